@@ -1,7 +1,7 @@
 """Sums by key for `/metrics`: of the keys that are used most, the others together.
 
-The first keys that are used have series of their own. Once an hour those that are used most take the places of those
-that are hardly used. A series begins at 0 with its place, and what came before stays in `other`, so that no counter of
+The first keys that are used have series of their own. Once an hour those that are used most take the slots of those
+that are hardly used. A series begins at 0 with its slot, and what came before stays in `other`, so that no counter of
 a process ever falls: a series ends, or it grows.
 """
 
@@ -22,9 +22,9 @@ from gateway.observe.exposition import family
 OTHER, NONE = "other", "none"
 _EVERY_S = 3600.0
 _WATCHED = 4096
-"""Most keys without a place whose requests are counted in an hour."""
+"""Most keys without a slot whose requests are counted in an hour."""
 _CLEARLY = 2
-"""A key takes the place of another one that made fewer than half as many requests: places seldom change."""
+"""A key takes the slot of another one that made fewer than half as many requests: slots seldom change."""
 
 _Whose = tuple[str, str]
 """(key, team)"""
@@ -41,7 +41,7 @@ class _Sums:
 
 class ByKey:
     """most     keys that have series of their own; fewer from the next hour on where it was lowered
-    settled  they keep their places: other processes have series of the same names, and the sum would fall
+    settled  they keep their slots: other processes have series of the same names, and the sum would fall
     clock    returns seconds
     """
 
@@ -56,7 +56,7 @@ class ByKey:
 
     def add(self, record: RequestRecord) -> None:
         whose = (record.key or NONE, record.team or NONE)
-        sums = self._listed.get(whose) or self._place(whose)
+        sums = self._listed.get(whose) or self._unlisted(whose)
         sums.lately += 1
         sums.outcomes[record.outcome] += 1
         if record.outcome == "refused":
@@ -67,7 +67,7 @@ class ByKey:
         if record.cost is not UNSET:
             sums.cost += record.cost
 
-    def _place(self, whose: _Whose) -> _Sums:
+    def _unlisted(self, whose: _Whose) -> _Sums:
         if whose[0] == NONE:
             return self._rest.setdefault((NONE, NONE), _Sums())
         if len(self._listed) < self.most:
@@ -77,7 +77,7 @@ class ByKey:
         return self._rest.setdefault((OTHER, OTHER), _Sums())
 
     def turn(self) -> None:
-        """Once an hour: keys that are used more take places. Call it now and then."""
+        """Once an hour: keys that are used more take slots. Call it now and then."""
         if self._clock() < self._next:
             return
         self._next = self._clock() + _EVERY_S

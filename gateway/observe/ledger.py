@@ -26,7 +26,7 @@ from gateway.core.key_kind import KeyKind
 from gateway.core.ports import RequestRecord
 from gateway.core.written import Moment
 
-KEPT_S = 396 * 86_400
+RETENTION_S = 396 * 86_400
 """Thirteen months."""
 MOST = 10_000
 """Most fields of a hash. The requests of further keys, or end users, are summed up under `OTHER`."""
@@ -105,12 +105,12 @@ class Ledger:
         end_users: bool = False,
     ) -> None:
         self._end_users = end_users
-        self._place = f"{{{namespace}:spend}}"
-        self._writer = f"{self._place}:writer:{secrets.token_hex(8)}"
+        self._base = f"{{{namespace}:spend}}"
+        self._writer = f"{self._base}:writer:{secrets.token_hex(8)}"
         self._zone = zone
         self._on_change = on_change
         self._client = client
-        self._sums: dict[str, dict[Whose, Sums]] = {}  # by the hash's name behind `_place`
+        self._sums: dict[str, dict[Whose, Sums]] = {}  # by the hash's name behind `_base`
         self._batch: tuple[int, list[bytes], bytes] | None = None  # under way, or to be sent again
         self._number = 0
         self._quarter, self._day = 0.0, ""
@@ -134,8 +134,8 @@ class Ledger:
             named = "" if record.end_user is UNSET else record.end_user
             self._count(day + _BY_END_USER, (*whose, named), figures)
 
-    def _count(self, place: str, whose: Whose, figures: tuple[int, int, int, int, int]) -> None:
-        rows = self._sums.setdefault(place, {})
+    def _count(self, suffix: str, whose: Whose, figures: tuple[int, int, int, int, int]) -> None:
+        rows = self._sums.setdefault(suffix, {})
         sums = rows.get(whose)
         if sums is None:
             sums = rows.setdefault(whose if len(rows) < MOST else _other(whose), Sums())
@@ -166,7 +166,7 @@ class Ledger:
         number, keys, packed = self._batch
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                await self._run([self._writer, *keys], [number, KEPT_S, MOST, packed, 0])
+                await self._run([self._writer, *keys], [number, RETENTION_S, MOST, packed, 0])
         except Exception as error:  # whatever the server or the network does, the batch waits and requests go on
             if not self._failing:
                 self._failing = True
@@ -187,7 +187,7 @@ class Ledger:
             await self._client.eval(_SCRIPT, len(keys), *keys, *words)
 
     def _packed(self, sums: dict[str, dict[Whose, Sums]]) -> tuple[list[bytes], bytes]:
-        keys = [f"{self._place}:{place}".encode() for place in sums]
+        keys = [f"{self._base}:{suffix}".encode() for suffix in sums]
         rows = [
             (number, _field(whose), _field(_other(whose)), one.figures)
             for number, whole in enumerate(sums.values(), 2)
@@ -205,14 +205,14 @@ class Ledger:
                 self._sum_up(record)
                 counted += 1
         sums, self._sums = self._sums, {}
-        for place, rows in sums.items():
+        for suffix, rows in sums.items():
             names = list(rows)
             for begin in range(0, len(names), _AT_ONCE):
-                some = {place: {whose: rows[whose] for whose in names[begin : begin + _AT_ONCE]}}
+                some = {suffix: {whose: rows[whose] for whose in names[begin : begin + _AT_ONCE]}}
                 self._number += 1
                 keys, packed = self._packed(some)
                 try:
-                    await self._run([self._writer, *keys], [self._number, KEPT_S, MOST, packed, 1])
+                    await self._run([self._writer, *keys], [self._number, RETENTION_S, MOST, packed, 1])
                 except Exception as error:  # whatever the server or the network does
                     raise Unavailable(f"redis: {type(error).__name__}") from error
         return counted
@@ -229,8 +229,8 @@ class Ledger:
         return found
 
     async def _read(self, day: date, by: Sequence[Dimension], found: dict[tuple[str, ...], Sums]) -> None:
-        place = f"{self._place}:{day}{_BY_END_USER if 'end_user' in by else ''}"
-        async for field, value in self._client.hscan_iter(place, count=_AT_ONCE):
+        key = f"{self._base}:{day}{_BY_END_USER if 'end_user' in by else ''}"
+        async for field, value in self._client.hscan_iter(key, count=_AT_ONCE):
             names = (one or "" for one in _read_field(field))
             row = dict(zip(("key", "team", "model", "end_user"), names, strict=False), day=day.isoformat())
             sums = found.setdefault(tuple(row[one] for one in by), Sums())

@@ -131,7 +131,7 @@ class Log:
     def bug(self, record: RequestRecord, error: BaseException) -> None:
         """Logs an unexpected exception: its class, where it was raised and the request's id. Its text may quote a
         client and is left out."""
-        self.event("error", "bug", id=record.id, error=type(error).__name__, trace=_places(error.__traceback__))
+        self.event("error", "bug", id=record.id, error=type(error).__name__, trace=_frames(error.__traceback__))
 
     @contextlib.contextmanager
     def libraries(self) -> Iterator[None]:
@@ -237,7 +237,7 @@ class _Libraries(logging.Handler):
         fields: dict[str, Any] = {"logger": record.name, "text": self._text(record)}
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
-            fields |= {"error": type(error).__name__, "trace": _places(error.__traceback__)}
+            fields |= {"error": type(error).__name__, "trace": _frames(error.__traceback__)}
         self._log.event(level, "library", **fields)
 
     def _text(self, record: logging.LogRecord) -> str:
@@ -279,5 +279,5 @@ def _shown(value: Any) -> str:
     return json.dumps(value, default=str)
 
 
-def _places(trace: TracebackType | None) -> list[str]:
+def _frames(trace: TracebackType | None) -> list[str]:
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(trace)]

@@ -247,8 +247,8 @@ class Metrics:
             way = (record.asked, record.model, record.routed)
             self._routed[way] = self._routed.get(way, 0) + 1
         if record.alias is not UNSET:
-            place = (self.alias(record.alias) or "other", record.model)
-            self._aliases[place] = self._aliases.get(place, 0) + 1
+            pair = (self.alias(record.alias) or "other", record.model)
+            self._aliases[pair] = self._aliases.get(pair, 0) + 1
         if self._genai is not None:
             self._genai.add(record)
         if self._by_key is not None:
@@ -289,8 +289,8 @@ class Metrics:
             yield family(name, sums.items())
         outcomes = dict.fromkeys(product(self._models, _OUTCOMES), 0)
         for series in self._series.values():
-            if (place := (series.key.model, series.key.outcome)) in outcomes:
-                outcomes[place] += series.count
+            if (pair := (series.key.model, series.key.outcome)) in outcomes:
+                outcomes[pair] += series.count
         yield family("dragoman_model_requests_total", outcomes.items())
         for name, pick in _TIMES.items():
             times = ((labels, pick(one)) for labels, one in self._times.items())

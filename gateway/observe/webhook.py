@@ -48,8 +48,8 @@ class Webhook:
         if len(self._waiting) >= _WAITING:
             self._waiting.popleft()
             self._on_change("lost", "1")
-        told = {"type": kind, "timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "data": data}
-        self._waiting.append((f"msg_{secrets.token_hex(12)}", msgspec.json.encode(told)))
+        event = {"type": kind, "timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "data": data}
+        self._waiting.append((f"msg_{secrets.token_hex(12)}", msgspec.json.encode(event)))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
