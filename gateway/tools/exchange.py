@@ -100,7 +100,7 @@ class Exchanges:
     """Asks for pages. most: connections at once."""
 
     def __init__(self, most: int) -> None:
-        self._places = asyncio.Semaphore(most)
+        self._slots = asyncio.Semaphore(most)
         self._turn = asyncio.Lock()
         self._tls = httpx.create_ssl_context(trust_env=False)
         self._tls.set_alpn_protocols(["http/1.1"])
@@ -111,7 +111,7 @@ class Exchanges:
         OSError."""
         lines = [f"GET {url.raw_path.decode('ascii')} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
         secure = url.scheme == "https"
-        async with self._places:
+        async with self._slots:
             reader, writer = await asyncio.open_connection(
                 address,
                 url.port or (443 if secure else 80),
