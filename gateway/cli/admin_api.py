@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 
 from gateway.cli import CommandError
+from gateway.cli.admin_address import NOTHING, admin_address, no_answer, not_admin
 from gateway.cli.configured import FILE_HELP, config_option, configuration, key_in
-from gateway.cli.places import NOTHING, admin_place, no_answer, not_admin
 
 _TIMEOUT_S = 30.0
 _TRIES = 5
@@ -39,7 +39,7 @@ class AdminApi:
     def __init__(self, options: argparse.Namespace) -> None:
         key = key_in(options.key_file)
         config = configuration(options.config, only=())[0] if options.gateway is None else None
-        base = admin_place(options.gateway, config, "--gateway") + "/admin/v1"
+        base = admin_address(options.gateway, config, "--gateway") + "/admin/v1"
         self._given = options.config
         headers = {"authorization": f"Bearer {key}"}
         self._client = httpx.Client(timeout=_TIMEOUT_S, trust_env=False, base_url=base, headers=headers)

@@ -70,10 +70,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    (config, redis), place = shared(options.config), Path(options.file)
-    if place.exists():
-        destructive.confirm(f"{place} is replaced", options)
-    part = Path(f"{place}{PART}")
+    (config, redis), target = shared(options.config), Path(options.file)
+    if target.exists():
+        destructive.confirm(f"{target} is replaced", options)
+    part = Path(f"{target}{PART}")
     try:
         part.unlink(missing_ok=True)
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as raw:
@@ -85,9 +85,9 @@ def run(options: argparse.Namespace) -> int:
                 files = _add_files(config, tar, progress)
             raw.flush()
             os.fsync(raw.fileno())
-        os.replace(part, place)
+        os.replace(part, target)
     except OSError as error:
-        raise CommandError(f"{place} cannot be written: {error.strerror or error}", 1) from None
+        raise CommandError(f"{target} cannot be written: {error.strerror or error}", 1) from None
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
@@ -120,11 +120,11 @@ def _add_files(config: Config, tar: tarfile.TarFile, progress: Progress) -> int:
     """Returns their number. Raises OSError."""
     if config.batches is None or config.batches.directory is None:
         return 0
-    places = [one for one in sorted(Path(config.batches.directory).glob("??/*")) if one.suffix != PART]
+    paths = [one for one in sorted(Path(config.batches.directory).glob("??/*")) if one.suffix != PART]
     count = 0
-    for at, place in enumerate(places, 1):
-        count += _add_file(tar, place)
-        progress.show(f"{at:,} of {len(places):,} files of batches")
+    for at, path in enumerate(paths, 1):
+        count += _add_file(tar, path)
+        progress.show(f"{at:,} of {len(paths):,} files of batches")
     return count
 
 
@@ -134,12 +134,12 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     tar.addfile(member, io.BytesIO(content))
 
 
-def _add_file(tar: tarfile.TarFile, place: Path) -> bool:
+def _add_file(tar: tarfile.TarFile, path: Path) -> bool:
     """As much as it holds now, for it may grow. False if it is gone, as a file may be whose time is over."""
     try:
-        with open(place, "rb") as file:
+        with open(path, "rb") as file:
             there = os.fstat(file.fileno())
-            member = tarfile.TarInfo(f"files/{place.parent.name}/{place.name}")
+            member = tarfile.TarInfo(f"files/{path.parent.name}/{path.name}")
             member.size, member.mode, member.mtime = there.st_size, 0o600, there.st_mtime
             tar.addfile(member, file)
     except FileNotFoundError:

@@ -60,17 +60,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _report(config: Config, name: str, options: argparse.Namespace) -> int:
-    """Prints what there is to say of a good configuration, and returns the exit status."""
+    """Prints what is to report of a good configuration, and returns the exit status."""
     offered = active_dialects(config)
     holes = _holes(config, offered)
     found, mixed = _probed(config) if options.probe else ([], [])
     warnings = [*_warnings(config, offered), *mixed]
     for hole in holes if options.holes else []:
-        _say(f"hole: {hole}")
+        _print(f"hole: {hole}")
     for _, text in found:
-        _say(f"worker: {text}")
+        _print(f"worker: {text}")
     for text in warnings:
-        _say(f"warning: {text}")
+        _print(f"warning: {text}")
     held = ", ".join(
         _counted(len(what), name)
         for what, name in ((config.models, "model"), (config.keys, "key"), (offered, "dialect"))
@@ -87,7 +87,7 @@ def _report(config: Config, name: str, options: argparse.Namespace) -> int:
     return 0
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(coloured(line, sys.stderr), file=sys.stderr)
 
 

@@ -63,7 +63,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--worker", metavar="URL", action="append", default=[], help="a worker that the configuration does not list"
     )
     parser.add_argument(
-        "--seen", metavar="FILE", action="append", default=[], help="the body of a request that was sent before"
+        "--seen", dest="earlier", metavar="FILE", action="append", help="the body of a request that was sent before"
     )
     parser.add_argument("--record", metavar="FILE", help="a log in JSON: explains its last request (default: a body)")
 
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         return _print_record(read(options.record))
     config = of_caller(options.config, options.key)
     try:
-        ops = [_read(options, read(name)) for name in (*options.seen, options.body)]
+        ops = [_read(options, read(name)) for name in (*(options.earlier or ()), options.body)]
         asked = _model(config, options.model or ops[-1].model, config.keys.get(options.key))
         name, chance = _split(config, asked, options)
         pool = _pool(config, name, (*config.models[name].workers, *options.worker))

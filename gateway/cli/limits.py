@@ -80,8 +80,8 @@ async def _reset(
         whom += ["an end user"] if options.end_user else []
         await destructive.note(config, "reset", ", ".join(whom) or "all", subjects[0].team, tuple(chosen))
     found = await table(config, subjects, chosen, forget=True)
-    if kept := [name for name, budget in known.items() if budget and name not in chosen]:
-        print(f"dragoman: budgets stay as they are: {', '.join(kept)}; --limit NAME resets one", file=sys.stderr)
+    if unchanged := [name for name, budget in known.items() if budget and name not in chosen]:
+        print(f"dragoman: budgets stay as they are: {', '.join(unchanged)}; --limit NAME resets one", file=sys.stderr)
     return found
 
 

@@ -105,7 +105,7 @@ class Supervisor:
                 self._ending = self._ending or received.si_signo != signal.SIGHUP
                 if self._ending:
                     self._due.clear()
-                self._tell(received.si_signo)
+                self._signal(received.si_signo)
             self._reap(early=time.monotonic() - began < _EARLY_S)
             now = time.monotonic()
             for number in [number for number, due in self._due.items() if due <= now]:
@@ -117,7 +117,7 @@ class Supervisor:
         """Seconds until something is due."""
         return max(0.0, min(self._due.values(), default=time.monotonic() + 3600.0) - time.monotonic())
 
-    def _tell(self, number: int) -> None:
+    def _signal(self, number: int) -> None:
         for process in self._running:
             os.kill(process, number)
 
@@ -135,7 +135,7 @@ class Supervisor:
             if early and code > 0:
                 self._ending, self._status = True, abs(code) or 1
                 self._due.clear()
-                self._tell(signal.SIGTERM)
+                self._signal(signal.SIGTERM)
                 continue
             pause = self._pauses.get(number, _FIRST_PAUSE_S)
             self._pauses[number] = min(_LONGEST_PAUSE_S, 2 * pause)

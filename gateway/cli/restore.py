@@ -42,26 +42,26 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    (config, redis), place = shared(options.config), Path(options.file)
+    (config, redis), path = shared(options.config), Path(options.file)
     folder = Path(config.batches.directory) if config.batches is not None and config.batches.directory else None
     try:
-        made = _checked(redis, folder, place)
-        entries = asyncio.run(_write_entries(config, redis, place, made, options))
-        files = _write_files(folder, place) if folder is not None else 0
+        made = _checked(redis, folder, path)
+        entries = asyncio.run(_write_entries(config, redis, path, made, options))
+        files = _write_files(folder, path) if folder is not None else 0
     except (EOFError, ValueError, LookupError, msgspec.MsgspecError, tarfile.TarError, zlib.error, OSError) as error:
-        raise CommandError(f"{place} cannot be restored: {error}", 1) from None
+        raise CommandError(f"{path} cannot be restored: {error}", 1) from None
     print(f"{entries} entries of Redis, {files} files of batches, of {made}")
     return 0
 
 
-def _members(place: Path, step: str) -> Iterator[Member]:
+def _members(path: Path, step: str) -> Iterator[Member]:
     """The members behind the head, which is checked. Reads the file to its end, where the sum of all bytes is. step:
     the work that is done with them. Raises CommandError, and what Python raises for a file that is cut or is something
     else."""
-    whole = place.stat().st_size
+    whole = path.stat().st_size
     with (
         Progress() as progress,
-        open(place, "rb") as raw,
+        open(path, "rb") as raw,
         gzip.open(raw) as packed,
         tarfile.open(fileobj=packed, mode="r:") as tar,
     ):
@@ -74,28 +74,28 @@ def _members(place: Path, step: str) -> Iterator[Member]:
             pass
 
 
-def _checked(redis: Redis, folder: Path | None, place: Path) -> str:
+def _checked(redis: Redis, folder: Path | None, path: Path) -> str:
     """When the backup was made. Raises CommandError if it does not fit, and as `_members`."""
-    members = _members(place, "checked")
+    members = _members(path, "checked")
     first, content = next(members, (None, None))
     if first is None or content is None or first.name != HEAD:
         raise ValueError("it is not a backup of Dragoman")
     head = _head.decode(content.read())
     if head.format != FORMAT:
-        raise CommandError(f"{place} is from Dragoman {head.version}, which this version cannot read", 1)
+        raise CommandError(f"{path} is from Dragoman {head.version}, which this version cannot read", 1)
     if head.namespace != redis.namespace:
-        raise CommandError(f"{place} is of redis.namespace {head.namespace}; the configuration has another", 1)
+        raise CommandError(f"{path} is of redis.namespace {head.namespace}; the configuration has another", 1)
     for member, content in members:
         if member.name.startswith("redis/"):
             _entries.decode(content.read())
         elif not _FILE.fullmatch(member.name):
             raise ValueError(f"{member.name} is not of a backup")
         elif folder is None:
-            raise CommandError(f"{place} has files of batches; the configuration has no batches.directory", 1)
+            raise CommandError(f"{path} has files of batches; the configuration has no batches.directory", 1)
     return datetime.fromtimestamp(head.made, UTC).isoformat(timespec="seconds")
 
 
-async def _write_entries(config: Config, redis: Redis, place: Path, made: str, options: argparse.Namespace) -> int:
+async def _write_entries(config: Config, redis: Redis, path: Path, made: str, options: argparse.Namespace) -> int:
     """Returns their number. Raises CommandError, OSError."""
     count = 0
     async with Server(redis) as server:
@@ -106,39 +106,39 @@ async def _write_entries(config: Config, redis: Redis, place: Path, made: str, o
             if HEARTBEATS in there:
                 what += "; one runs, or ran some seconds ago"
             destructive.confirm(what, options)
-        await _note(config, place)
+        await _note(config, path)
         async for page in server.saved():
             await server.drop(page)
-        for member, content in _members(place, "entries of Redis"):
+        for member, content in _members(path, "entries of Redis"):
             if member.name.startswith("redis/"):
                 await server.write(some := _entries.decode(content.read()))
                 count += len(some)
-    await _note(config, place)  # the record that was there is replaced, too
+    await _note(config, path)  # the record that was there is replaced, too
     return count
 
 
-async def _note(config: Config, place: Path) -> None:
+async def _note(config: Config, path: Path) -> None:
     if config.keys_store is not None:
-        await destructive.note(config, "restore", place.name, None, ())
+        await destructive.note(config, "restore", path.name, None, ())
 
 
-def _write_files(folder: Path, place: Path) -> int:
+def _write_files(folder: Path, path: Path) -> int:
     """Returns their number. Raises OSError."""
     count = 0
-    for member, content in _members(place, "files of batches"):
+    for member, content in _members(path, "files of batches"):
         if found := _FILE.fullmatch(member.name):
             _put(folder / found[1], member, content)
             count += 1
     return count
 
 
-def _put(place: Path, member: tarfile.TarInfo, content: IO[bytes]) -> None:
+def _put(path: Path, member: tarfile.TarInfo, content: IO[bytes]) -> None:
     """Keeps the file's time, by which gateways find what is left over."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    part = f"{place}{PART}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = f"{path}{PART}"
     with open(part, "wb") as file:
         shutil.copyfileobj(content, file)
         file.flush()
         os.fsync(file.fileno())
     os.utime(part, (member.mtime, member.mtime))
-    os.replace(part, place)
+    os.replace(part, path)

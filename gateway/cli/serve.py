@@ -60,11 +60,11 @@ def _count(text: str) -> int:
 def run(options: argparse.Namespace) -> int:
     gc.disable()  # until all that is read is frozen: collections would be most of the time of many keys
     config, path = configuration(options.config, options.processes)
-    places = [(config.listen.host, config.listen.port)]
+    addresses = [(config.listen.host, config.listen.port)]
     if config.metrics.listen is not None:
-        places.append(split_address(config.metrics.listen))
+        addresses.append(split_address(config.metrics.listen))
     bound = []
-    for host, port in places:
+    for host, port in addresses:
         try:
             bound.append(processes.listeners(host, port, options.processes))
         except OSError as error:

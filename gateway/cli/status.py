@@ -15,9 +15,9 @@ import httpx
 import msgspec
 
 from gateway.cli import CommandError
+from gateway.cli.admin_address import NOTHING, admin_address, no_answer, not_admin
 from gateway.cli.colours import coloured
 from gateway.cli.configured import config_option, configuration, key_in
-from gateway.cli.places import NOTHING, admin_place, no_answer, not_admin
 from gateway.cli.terminal import view
 from gateway.config import has_feature
 
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     """Prints one view, or shows views until Ctrl-C."""
     if not has_feature("console"):
         raise CommandError("this installation lacks gateway/features/console, which has the state", 1)
-    url, key = _place(options)
+    url, key = _address_and_key(options)
     with httpx.Client(timeout=_TIMEOUT_S, trust_env=False) as client:
         gateway = _Gateway(client, url, key, options.config)
         try:
@@ -133,13 +133,13 @@ def _draw(lines: list[str]) -> None:
     sys.stdout.flush()
 
 
-def _place(options: argparse.Namespace) -> tuple[str, str | None]:
+def _address_and_key(options: argparse.Namespace) -> tuple[str, str | None]:
     """The admin address, and the console's key. Raises CommandError, ConfigError."""
     key = key_in(options.key_file) if options.key_file is not None else None
     if options.url is not None:
-        return admin_place(options.url, None, "--url"), key
+        return admin_address(options.url, None, "--url"), key
     config, _ = configuration(options.config, only=() if key is not None else ("console",))
-    return admin_place(None, config, "--url"), key or (config.console.key if config.console.enabled else None)
+    return admin_address(None, config, "--url"), key or (config.console.key if config.console.enabled else None)
 
 
 def _seconds(text: str) -> float:

@@ -103,14 +103,14 @@ def quantile(before: Histogram | None, now: Histogram | None, share: float) -> f
     counts = list(now.counts)
     if before is not None and before.bounds_s == now.bounds_s:
         counts = [after - earlier for earlier, after in zip(before.counts, counts, strict=True)]
-    wanted, seen = share * sum(counts), 0
+    wanted, counted = share * sum(counts), 0
     if wanted <= 0:
         return None
     edges = [0.0, *now.bounds_s, now.bounds_s[-1]]
     for (low, high), count in zip(pairwise(edges), counts, strict=True):
-        if seen + count >= wanted:
-            return low + (high - low) * (wanted - seen) / count
-        seen += count
+        if counted + count >= wanted:
+            return low + (high - low) * (wanted - counted) / count
+        counted += count
     return edges[-1]
 
 
@@ -118,7 +118,7 @@ def duration(seconds: float) -> str:
     """The two largest units: 3d4h, 5h6m, 7m8s, 9s."""
     whole = int(seconds)
     units = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s")]
-    first = next((place for place, (count, _) in enumerate(units) if count), len(units) - 1)
+    first = next((index for index, (count, _) in enumerate(units) if count), len(units) - 1)
     return "".join(f"{count}{unit}" for count, unit in units[first : first + 2])
 
 

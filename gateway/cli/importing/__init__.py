@@ -121,8 +121,8 @@ def _made(draft: Draft, name: str) -> list[dict[str, Any]]:
     for entry in data:
         params, info = (entry.get(one) if isinstance(entry, dict) else None for one in ("litellm_params", "model_info"))
         if isinstance(params, dict) and isinstance(info, dict) and info.get("db_model"):
-            kept = {option: value for option, value in info.items() if option in OF_MODELS}
-            found.append({"model_name": entry.get("model_name"), "litellm_params": params, "model_info": kept})
+            known = {option: value for option, value in info.items() if option in OF_MODELS}
+            found.append({"model_name": entry.get("model_name"), "litellm_params": params, "model_info": known})
             if not params.get("api_key"):
                 model = entry.get("model_name")
                 draft.todo[f"give the model {model} its key, if it needs one: LiteLLM shows none"] = None

@@ -50,11 +50,11 @@ class Draft:
     def settle(self) -> None:
         """Takes out what `dragoman check` would refuse, with a comment each, until nothing is left to refuse."""
         while faults := faults_of(self.values, KNOWN):
-            seen: set[Path] = set()
+            visited: set[Path] = set()
             for path, message in faults:
                 entry = path[:1] if isinstance(self.values.get(str(path[0])), list) else path[:2]
-                if entry not in seen:  # others of the same entry may be gone with this one
-                    seen.add(entry)
+                if entry not in visited:  # others of the same entry may be gone with this one
+                    visited.add(entry)
                     self._take_out(path, str(message))
 
     def _take_out(self, path: Path, why: str) -> None:
@@ -220,16 +220,16 @@ def plain(value: Any) -> Any:
     return _plain(value, {})
 
 
-def _plain(value: Any, seen: dict[int, Any]) -> Any:
+def _plain(value: Any, memo: dict[int, Any]) -> Any:
     if not isinstance(value, (dict, list, tuple)):
-        kept = value is None or isinstance(value, (str, int)) or (isinstance(value, float) and isfinite(value))
-        return value if kept else str(value)
-    if id(value) not in seen:
-        seen[id(value)] = _plain  # until all that it holds is known
+        scalar = value is None or isinstance(value, (str, int)) or (isinstance(value, float) and isfinite(value))
+        return value if scalar else str(value)
+    if id(value) not in memo:
+        memo[id(value)] = _plain  # until all that it holds is known
         if isinstance(value, dict):
-            seen[id(value)] = {str(name): _plain(one, seen) for name, one in value.items()}
+            memo[id(value)] = {str(name): _plain(one, memo) for name, one in value.items()}
         else:
-            seen[id(value)] = [_plain(one, seen) for one in value]
-    if seen[id(value)] is _plain:
+            memo[id(value)] = [_plain(one, memo) for one in value]
+    if memo[id(value)] is _plain:
         raise ValueError("holds itself")
-    return seen[id(value)]
+    return memo[id(value)]

@@ -561,9 +561,9 @@ class LiteLLM:
                 cache.refuse(name, "is not needed: all of the gateway has one Redis, the router's", ("redis",))
         kind, mode = cache.take("type", str), cache.take("mode", str)
         if kind in (None, "local", "redis") and mode != "default_off" and common.take("cache", bool):
-            kept = {"store": "redis"} if "redis" in self.draft.values else {}
+            store = {"store": "redis"} if "redis" in self.draft.values else {}
             ttl = cache.number("ttl")
-            self.draft.values["reply_cache"] = kept | ({} if ttl is None else {"ttl_s": ttl})
+            self.draft.values["reply_cache"] = store | ({} if ttl is None else {"ttl_s": ttl})
             self.draft.note(
                 "It is for requests with temperature 0, and for each team or key by itself", ("reply_cache",)
             )

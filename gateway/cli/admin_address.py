@@ -20,7 +20,7 @@ _NO_ADMIN = (
 )
 
 
-def admin_place(given: str | None, config: Config | None, option: str) -> str:
+def admin_address(given: str | None, config: Config | None, option: str) -> str:
     """The admin address: the one that `option` gave, or else that of `config`. Raises CommandError."""
     if given is not None or config is None:
         given = given or ""
@@ -48,14 +48,14 @@ def not_admin(url: str, given: str | None, option: str) -> str | None:
         return f"{clients}; give {option} the address of metrics.listen in the gateway's configuration"
     if config.metrics.listen is None:
         return f"{clients}, and {_NO_ADMIN}"
-    return f"{clients}; the admin address is metrics.listen: give {option} {admin_place(None, config, option)}"
+    return f"{clients}; the admin address is metrics.listen: give {option} {admin_address(None, config, option)}"
 
 
 def no_answer(url: str, why: str, given: str | None) -> str:
     """A sentence about the admin address `url`, where nothing answers; and about its gateway, if that runs. given: as
     above."""
     config, what = _configured(given), f"no answer from {url}: {why}"
-    if config is not None and config.metrics.listen is not None and url.startswith(admin_place(None, config, "")):
+    if config is not None and config.metrics.listen is not None and url.startswith(admin_address(None, config, "")):
         clients = _here(config.listen.host, str(config.listen.port))
         if _answers(f"{clients}/livez", _ALIVE):
             return f"{what}; the gateway at {clients} was started with another metrics.listen: restart it"
