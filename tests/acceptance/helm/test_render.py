@@ -17,7 +17,7 @@ from tests.acceptance.helm.chart import CHART, SETS, VALUES, container, find, he
 from tests.acceptance.helm.schemas import custom, faults, minors
 from tests.support.sampled import sampled
 from workers.embedded import cli as embedded
-from workers.registry import Place
+from workers.registry import Registry
 from workers.vllm import cli as vllm
 from workers.vllm.facts import flag
 
@@ -115,7 +115,7 @@ def test_workers_take_the_flags_that_they_are_given(name: str) -> None:
                 in yaml.safe_load(find(objects(name), "ConfigMap", "dragoman")["data"]["gateway.yaml"])["models"]
             )
             if given.register is not None:
-                Place(given.register, given.redis_password_file, given.redis_ca_file)
+                Registry(given.register, given.redis_password_file, given.redis_ca_file)
 
 
 def test_two_releases_in_a_namespace_share_nothing() -> None:

@@ -12,7 +12,7 @@ import uvloop
 from tests.support.simulated import control, faults, plan
 from tests.support.simulated.options import Options
 from tests.support.simulated.server import Simulated
-from workers.registry import place_of, until_stopped
+from workers.registry import registry_of, until_stopped
 from workers.simulated.cli import parser, record
 
 _COMMAND = "python -m tests.support.simulated"
@@ -44,4 +44,4 @@ async def _serve(worker: Simulated, given: argparse.Namespace) -> None:
     gc.set_threshold(50_000, 50, 100)
     async with worker:
         worker.options.port = worker.port
-        await until_stopped(record(worker.options), given, place_of(given), worker.load)
+        await until_stopped(record(worker.options), given, registry_of(given), worker.load)

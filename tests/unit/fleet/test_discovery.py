@@ -85,7 +85,7 @@ async def test_it_ends_although_a_source_swallows_the_cancellation() -> None:
 
 async def test_a_worker_leaves_although_its_renewal_swallows_the_cancellation() -> None:
     deaf, record = Deaf(), writer.WorkerEntry("http://h:1", ("m",), "simulated")
-    lease = writer.Lease(writer.Place("redis://127.0.0.1:1"), record, deaf.look, renew_s=0.0, say=lambda text: None)
+    lease = writer.Lease(writer.Registry("redis://127.0.0.1:1"), record, deaf.look, renew_s=0.0, log=lambda text: None)
     await lease.join()
     await deaf.asked.wait()
     async with asyncio.timeout(30):
@@ -95,9 +95,9 @@ async def test_a_worker_leaves_although_its_renewal_swallows_the_cancellation() 
 class Counted(writer.Lease):
     """Counts its renewals."""
 
-    def __init__(self, place: writer.Place, look: Callable[[], Awaitable[tuple[int, int]]]) -> None:
+    def __init__(self, place: writer.Registry, look: Callable[[], Awaitable[tuple[int, int]]]) -> None:
         record = writer.WorkerEntry("http://h:1", ("m",), "simulated")
-        super().__init__(place, record, look, lease_s=0.04, renew_s=0.0, say=lambda text: None)
+        super().__init__(place, record, look, lease_s=0.04, renew_s=0.0, log=lambda text: None)
         self.written = asyncio.Semaphore(0)
 
     async def write(self) -> bool:
@@ -118,15 +118,17 @@ async def broken() -> tuple[int, int]:
     raise OverflowError("cannot convert float infinity to integer")
 
 
-class Nowhere(writer.Place):
+class Nowhere(writer.Registry):
     def connect(self) -> Any:
         raise RuntimeError("of a kind that nobody expects")
 
 
 @pytest.mark.parametrize(
-    ("place", "look"), [(writer.Place, silent), (writer.Place, broken), (Nowhere, idle)], ids=lambda one: one.__name__
+    ("place", "look"),
+    [(writer.Registry, silent), (writer.Registry, broken), (Nowhere, idle)],
+    ids=lambda one: one.__name__,
 )
-async def test_a_worker_is_renewed_whatever_happens(place: type[writer.Place], look: Any) -> None:
+async def test_a_worker_is_renewed_whatever_happens(place: type[writer.Registry], look: Any) -> None:
     lease = Counted(place("redis://127.0.0.1:1"), look)
     async with asyncio.timeout(30):
         await lease.join()

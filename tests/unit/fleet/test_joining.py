@@ -186,7 +186,7 @@ async def test_the_documented_users_need_no_more(redis: Server, tmp_path: Path) 
     redis.command("ACL", "SETUSER", "gateway", "on", ">SECRET", "~{dragoman-workers}*", *READS)
     (tmp_path / "password").write_text("SECRET")
 
-    place = writer.Place(f"redis://worker@{redis.address}", str(tmp_path / "password"))
+    place = writer.Registry(f"redis://worker@{redis.address}", str(tmp_path / "password"))
     lease = writer.Lease(place, ENTRY, idle)
     assert await lease.write()
     login = {"username": "gateway", "password_file": str(tmp_path / "password")}
@@ -202,7 +202,7 @@ async def test_what_is_too_large_or_too_much_never_leaves_redis(redis: Server) -
     """A real worker is found beside it, and what counts for nothing is counted."""
     index = "{dragoman-workers}"
     ignored: list[int] = []
-    lease = writer.Lease(writer.Place(f"redis://{redis.address}"), ENTRY, idle)
+    lease = writer.Lease(writer.Registry(f"redis://{redis.address}"), ENTRY, idle)
     assert await lease.write()
     client = connect(redis.settings)
     registry = Registry(client, {"m": "m"}, monotonic, report=ignored.append)
@@ -289,7 +289,7 @@ async def test_a_worker_waits_out_its_grace_for_what_cannot_be_handed_over() -> 
             written.append((self.record.draining, self.record.leaving))
             return True
 
-    lease = Noting(writer.Place("redis://h:1"), dataclasses.replace(ENTRY), idle)
+    lease = Noting(writer.Registry("redis://h:1"), dataclasses.replace(ENTRY), idle)
     drained = partial(writer.wind_down, lease, grace_s=0.5, hand_over_s=0.1, notice_s=0.01, hurry=asyncio.Event())
 
     async def busy() -> tuple[int, int]:
