@@ -76,7 +76,7 @@ async def cost_after(sent: int, rounds: int) -> tuple[float, float]:
     policy = fleet.policy
     assert isinstance(policy, Prefix)
     for number in range(sent // _KEYS):
-        policy.seen.add([draw.getrandbits(63) for _ in range(_KEYS)], fleet.workers[number % WORKERS])
+        policy.index.add([draw.getrandbits(63) for _ in range(_KEYS)], fleet.workers[number % WORKERS])
     kept, taken = resident() - before, []
     for _ in range(rounds + 1):
         ops = [conversation(draw, 1_000, 2) for _ in range(_BATCH)]

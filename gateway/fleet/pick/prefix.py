@@ -30,7 +30,7 @@ from gateway.fleet.candidates import Candidates
 from gateway.fleet.pick.places import FEW, Fits, Places, Shares, best_of, place_of
 from gateway.fleet.pick.plain import Entry, by_tokens, take
 from gateway.fleet.pick.policy import PickPolicy
-from gateway.fleet.pick.seen import MOST_KEYS, Level, Seen
+from gateway.fleet.pick.prefix_index import MOST_KEYS, Level, PrefixIndex
 from gateway.fleet.worker import Worker
 
 BOUND = 1.25
@@ -112,7 +112,7 @@ class Prefix(PickPolicy):
     needs = "prompt"
 
     def __init__(self, most_keys: int = MOST_KEYS) -> None:
-        self.seen = Seen(most_keys)
+        self.index = PrefixIndex(most_keys)
         self.places = Places()
         # The share of the turns lately before which this gateway did not send one.
         self._elsewhere = 0.0
@@ -123,7 +123,7 @@ class Prefix(PickPolicy):
     def _look(self, candidates: Candidates, now: float) -> _Look:
         shares: Shares | None = candidates.kept
         if shares is None or not shares.stand():
-            self.seen.forget_lost()
+            self.index.forget_lost()
             shares = candidates.kept = self.places.shares(candidates, now)
         work = 0.0
         trials: list[Worker] = []
@@ -143,7 +143,7 @@ class Prefix(PickPolicy):
             if worker.breaker.open_until and candidates.has(worker):
                 routing.why = "trial"
                 return self._noted(worker, (), (), 0, routing)
-        levels: Sequence[Level] = self.seen.match(routing.keys, routing.ends)
+        levels: Sequence[Level] = self.index.match(routing.keys, routing.ends)
         informed = 0
         if routing.tokens:
             levels, informed = self._look_up(candidates.workers, routing, levels)
@@ -181,7 +181,7 @@ class Prefix(PickPolicy):
         def fits(worker: Worker) -> bool:
             """Whether it is one of those that have `gain` tokens, and not too busy."""
             return (
-                (not having or having & self.seen.bit(worker) > 0) and is_free(worker) and look.candidates.has(worker)
+                (not having or having & self.index.bit(worker) > 0) and is_free(worker) and look.candidates.has(worker)
             )
 
         routing.why = "prefix"
@@ -201,14 +201,14 @@ class Prefix(PickPolicy):
     def _one_of(self, bits: int, look: _Look, routing: RoutingFacts, fits: Fits) -> Worker | None:
         """The worker with one of these bits that fits; of several, the one at the conversation's place."""
         if not bits & bits - 1:
-            worker = self.seen.owner(bits)
+            worker = self.index.owner(bits)
             return worker if fits(worker) else None
         key, count = home_of(routing.first_texts), bits.bit_count()
         if count > _MOST_COMPARED or count * FEW > len(look.shares.ring.workers):
             place = place_of(key, look.shares, fits)
             if place is not None:
                 return place
-        return best_of(key, look.shares, self.seen.named(bits, key, _MOST_COMPARED), fits)
+        return best_of(key, look.shares, self.index.named(bits, key, _MOST_COMPARED), fits)
 
     def _home(self, levels: Sequence[Level], look: _Look, routing: RoutingFacts) -> Worker | None:
         """The place at which other gateways look for the conversation, as far as this one knows."""
@@ -217,7 +217,7 @@ class Prefix(PickPolicy):
         if routing.system_texts and (least := _end(routing.ends, system)):
             having = reduce(or_, [bits for bits, tokens in levels if tokens >= least], 0)
             picked = having and self._one_of(
-                having, look, routing, lambda one: having & self.seen.bit(one) > 0 and has(one)
+                having, look, routing, lambda one: having & self.index.bit(one) > 0 and has(one)
             )
             if picked:
                 return picked
@@ -227,12 +227,12 @@ class Prefix(PickPolicy):
     def sent(self, worker: Worker, routing: RoutingFacts) -> None:
         self.places.sent(worker, routing.charged)
         if routing.prompt_key or routing.keys:
-            self.seen.add(routing.keys, worker, routing.prompt_key)
+            self.index.add(routing.keys, worker, routing.prompt_key)
         if worker.blocks is not None:
             self.picks["none" if routing.why != "prefix" else "engine" if routing.exact else "sent"] += 1
 
     def keep(self, workers: Sequence[Worker]) -> None:
-        self.seen.keep(workers)
+        self.index.keep(workers)
         self.places.keep(workers)
 
     def _saved(self, levels: Sequence[Level], look: _Look, routing: RoutingFacts) -> Sequence[Level]:
@@ -246,8 +246,8 @@ class Prefix(PickPolicy):
             return saved
         before, known = routing.previous_tokens, 0
         if routing.tokens:  # these workers have nothing that is not in `levels`
-            known = reduce(or_, [self.seen.bit(one) for one in look.candidates.workers if _known(one, routing)], 0)
-        having = self.seen.having(routing.previous_key) & ~known
+            known = reduce(or_, [self.index.bit(one) for one in look.candidates.workers if _known(one, routing)], 0)
+        having = self.index.having(routing.previous_key) & ~known
         if having:
             saved = _raised(saved, having, before)
         if having or (saved and saved[0][1] >= max(head + 1, _end(routing.ends, before))):
@@ -257,9 +257,9 @@ class Prefix(PickPolicy):
             return saved
         # This gateway did not send the turn before: another one did, to the conversation's place.
         home = self._home(levels, look, routing)
-        if home is not None and not known & self.seen.bit(home):
+        if home is not None and not known & self.index.bit(home):
             self._elsewhere += (1 - self._elsewhere) * _ELSEWHERE_WEIGHT
-            saved = _raised(saved, self.seen.bit(home), before)
+            saved = _raised(saved, self.index.bit(home), before)
         return saved
 
     def _look_up(
@@ -280,7 +280,7 @@ class Prefix(PickPolicy):
                 if keys is None:
                     keys = chains[size] = chain(tokens, size, salt)
                 had = int(blocks.match(keys) * estimated)
-            bit = self.seen.bit(worker)
+            bit = self.index.bit(worker)
             if blocks.whole or had > _had(levels, bit):
                 informed |= bit
                 found.append((bit, had))
@@ -299,7 +299,7 @@ class Prefix(PickPolicy):
             routing.matched = routing.saved = 0
             routing.exact = False
         elif worker is not None:
-            bit = self.seen.bit(worker)
+            bit = self.index.bit(worker)
             routing.matched = matched = _had(levels, bit)
             routing.saved = min(routing.prompt, max(matched, _had(saved, bit)))
             routing.exact = matched > 0 and bit & informed > 0

@@ -18,8 +18,8 @@ from gateway.core.estimate import IMAGE
 from gateway.core.http import JSON_TYPE, Request
 from gateway.core.messages import Chat, Complete, Image, Message, Text, Tool, ToolCall
 from gateway.core.routing_facts import RoutingFacts, home_of
+from gateway.fleet.pick.prefix_index import PrefixIndex
 from gateway.fleet.pick.reading import ENDS, OPENING, STEP, WHOLE, describe, session_of
-from gateway.fleet.pick.seen import Seen
 from gateway.fleet.worker import Worker
 from tests.support.clients import DIALECTS, Way, ways
 
@@ -205,39 +205,39 @@ def worker(name: str) -> Worker:
 
 
 def test_the_index_forgets_what_was_sent_longest_ago() -> None:
-    seen, one = Seen(most=100), worker("a")
-    seen.add(range(50), one)
+    index, one = PrefixIndex(most=100), worker("a")
+    index.add(range(50), one)
     for start in range(1000, 3000, 10):
-        seen.add(range(start, start + 10), one)
-        assert len(seen) <= 210
-    assert seen.match(range(50), ENDS) == []
-    assert seen.match(range(2990, 3000), ENDS) == [(seen.bit(one), ENDS[9])]
+        index.add(range(start, start + 10), one)
+        assert len(index) <= 210
+    assert index.match(range(50), ENDS) == []
+    assert index.match(range(2990, 3000), ENDS) == [(index.bit(one), ENDS[9])]
 
 
 def test_the_index_knows_who_was_sent_a_whole_prompt_and_forgets_it_too() -> None:
-    seen, a, b = Seen(most=100), worker("a"), worker("b")
-    seen.add([1, 2], a, 7)
-    seen.add([1, 2], b, 8)
-    seen.add([], b, 7)  # shorter than the first prefix
-    assert [seen.named(seen.having(key)) for key in (7, 8, 9)] == [[a, b], [b], []]
+    index, a, b = PrefixIndex(most=100), worker("a"), worker("b")
+    index.add([1, 2], a, 7)
+    index.add([1, 2], b, 8)
+    index.add([], b, 7)  # shorter than the first prefix
+    assert [index.named(index.having(key)) for key in (7, 8, 9)] == [[a, b], [b], []]
     a.lives += 1
-    seen.forget_lost()
-    assert seen.named(seen.having(7)) == [b]
+    index.forget_lost()
+    assert index.named(index.having(7)) == [b]
     for whole in range(1_000, 1_300):
-        seen.add([], b, whole)
-        assert len(seen) <= 210
-    assert seen.having(7) == 0
+        index.add([], b, whole)
+        assert len(index) <= 210
+    assert index.having(7) == 0
 
 
 def test_the_index_knows_how_far_each_worker_matches() -> None:
-    seen, a, b, c = Seen(), worker("a"), worker("b"), worker("c")
-    seen.add([1, 2, 3], a)
-    seen.add([1, 2], b)
-    seen.add([9], c)
-    assert seen.match([1, 2, 3, 4], ENDS) == [(seen.bit(a), ENDS[2]), (seen.bit(b), ENDS[1])]
-    seen.keep([b, c])
-    assert seen.match([1, 2, 3, 4], ENDS) == [(seen.bit(b), ENDS[1])]
-    assert seen.match([], ENDS) == []
+    index, a, b, c = PrefixIndex(), worker("a"), worker("b"), worker("c")
+    index.add([1, 2, 3], a)
+    index.add([1, 2], b)
+    index.add([9], c)
+    assert index.match([1, 2, 3, 4], ENDS) == [(index.bit(a), ENDS[2]), (index.bit(b), ENDS[1])]
+    index.keep([b, c])
+    assert index.match([1, 2, 3, 4], ENDS) == [(index.bit(b), ENDS[1])]
+    assert index.match([], ENDS) == []
 
 
 @given(
@@ -248,26 +248,26 @@ def test_the_index_finds_by_bisection_what_a_look_at_each_key_would_find(
     sent: list[tuple[int, list[int]]], prompt: list[int]
 ) -> None:
     workers = [worker(str(number)) for number in range(5)]
-    seen = Seen(most=40)
+    index = PrefixIndex(most=40)
     keys = [hash(tuple(prompt[: end + 1])) for end in range(len(prompt))]
     for to, text in sent:
-        seen.add([hash(tuple(text[: end + 1])) for end in range(len(text))], workers[to])
+        index.add([hash(tuple(text[: end + 1])) for end in range(len(text))], workers[to])
     one_by_one: dict[Worker, int] = {}
     for key, end in zip(keys, ENDS, strict=False):
-        for having in seen.named(seen.having(key)):
+        for having in index.named(index.having(key)):
             one_by_one[having] = end
-    found = seen.match(keys, ENDS)
-    assert {one: end for bits, end in found for one in seen.named(bits)} == one_by_one
+    found = index.match(keys, ENDS)
+    assert {one: end for bits, end in found for one in index.named(bits)} == one_by_one
     assert [end for _, end in found] == sorted(set(one_by_one.values()), reverse=True)
 
 
 def test_a_place_in_the_index_is_not_given_to_another_too_early() -> None:
-    seen, gone = Seen(most=10), worker("gone")
-    seen.add([1, 2, 3], gone)
-    seen.keep([])
+    index, gone = PrefixIndex(most=10), worker("gone")
+    index.add([1, 2, 3], gone)
+    index.keep([])
     for number in range(200):
         new = worker(f"new{number}")
-        seen.add([number + 1000], new)
-        assert seen.match([1, 2, 3], ENDS) == []
-        seen.keep([])
+        index.add([number + 1000], new)
+        assert index.match([1, 2, 3], ENDS) == []
+        index.keep([])
     assert ENDS[0] == 256

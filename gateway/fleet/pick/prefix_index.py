@@ -12,7 +12,7 @@ Level = tuple[int, int]
 """(the bits of workers, the tokens that each of them has). Levels hold each worker once, those with the most first."""
 
 
-class Seen:
+class PrefixIndex:
     """Prefix of a prompt -> the workers that were sent it, a bit for each.
 
     It forgets by generations. New keys go into the young generation. When that holds `most` keys it becomes the old
