@@ -25,10 +25,10 @@ class Candidates:
     workers    those that were open, and not excluded
     now        when the last pick was
     order      what the policy keeps until the next look
-    kept       what it keeps beyond that, for as long as it finds right
+    retained   what it keeps beyond that, for as long as it finds right
     """
 
-    __slots__ = ("_excluded", "_just_looked", "_left", "_until", "every", "kept", "now", "order", "workers")
+    __slots__ = ("_excluded", "_just_looked", "_left", "_until", "every", "now", "order", "retained", "workers")
 
     def __init__(self, every: Sequence[Worker], excluded: Collection[Worker]) -> None:
         self.every = every
@@ -39,7 +39,7 @@ class Candidates:
         self._just_looked = False
         self.workers: list[Worker] = []
         self.order: Any = None
-        self.kept: Any = None
+        self.retained: Any = None
 
     def count_pick(self, now: float) -> bool:
         """A pick begins: looks at the workers if that is due. Returns whether it did."""

@@ -88,7 +88,7 @@ class Worker:
     blocks     the blocks that its engine reports as cached; None if the gateway does not read its events
     weight     its speed beside that of the others
     max_in_flight  most of our requests at once, or None; `capacity` can learn it, by full_readings
-    place      64 bits of its address, the same in every gateway
+    ring_hash  64 bits of its address, the same in every gateway
     lives      how often it came back: each time with an empty cache, as far as we know
     draining   it finishes its requests and takes no new ones
     leaving    its own grace is over: its requests go to other workers
@@ -110,8 +110,8 @@ class Worker:
     __slots__ = (
         "_draining", "_ready", "_serves", "_trouble", "address", "background", "blocks", "breaker", "facts",
         "full_readings", "http2", "in_flight", "lacking", "learns", "leaving", "lives", "max_in_flight",
-        "missed_probes", "named", "on_free", "others", "peak", "place", "probed", "progress", "proxy", "recent",
-        "renaming", "reported", "served_as", "suspected", "tokens", "turn", "weight", "words",
+        "missed_probes", "named", "on_free", "others", "peak", "probed", "progress", "proxy", "recent",
+        "renaming", "reported", "ring_hash", "served_as", "suspected", "tokens", "turn", "weight", "words",
     )  # fmt: skip
     changed: ClassVar[object] = object()
     ready: _Attribute[bool] = _noticed("ready")
@@ -134,7 +134,7 @@ class Worker:
         self.recent: float | None = None
         self.peak = 0.0
         self.blocks: Blocks | None = None
-        self.place = int.from_bytes(blake2b(address.encode(), digest_size=8).digest(), "big")
+        self.ring_hash = int.from_bytes(blake2b(address.encode(), digest_size=8).digest(), "big")
         self.lives = 0
         self._ready = False
         self._draining = False

@@ -6,12 +6,12 @@ sent before. A worker is *too busy* if
     load(w) > BOUND * mean load + saved(w)
 
 that is, if waiting behind its work costs more than computing the prompt again at a worker of mean load. Other gateways
-look for a conversation at its place. So leaving the place costs more the larger the share of turns that they send: if
+look for a conversation at its home. So leaving the home costs more the larger the share of turns that they send: if
 it is a half, a prompt of 1,000 tokens counts 3,000 more there (`_STAKE_TIMES`). The policy picks the worker
 with the largest saved(w) that is left. Equal workers (none has the prompt, or all have the same system prompt) are
-ranked by the conversation's place (`places`), so that gateways without shared state agree. If none has a prompt that is
-mostly tools and system prompt, these have a place of their own: other conversations may begin with them, at other
-gateways.
+ranked by the conversation's home (`consistent_hashing`), so that gateways without shared state agree. If none has a
+prompt that is mostly tools and system prompt, these have a home of their own: other conversations may begin with them,
+at other gateways.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from msgspec import Struct
 from gateway.core.routing_facts import RoutingFacts, home_of
 from gateway.fleet.blocks import chain
 from gateway.fleet.candidates import Candidates
-from gateway.fleet.pick.places import FEW, Fits, Places, Shares, best_of, place_of
+from gateway.fleet.pick.consistent_hashing import FEW, ConsistentHashing, Fits, Shares, best_of, worker_of
 from gateway.fleet.pick.plain import Entry, by_tokens, take
 from gateway.fleet.pick.policy import PickPolicy
 from gateway.fleet.pick.prefix_index import MOST_KEYS, Level, PrefixIndex
@@ -37,9 +37,9 @@ BOUND = 1.25
 """A worker without the prompt gets no request while its load is above this multiple of the mean (consistent hashing
 with bounded loads, Mirrokni et al. 2016)."""
 LEAST_SHARE = 0.5
-"""A match of a smaller part of the prompt does not outweigh the place that all gateways agree on."""
+"""A match of a smaller part of the prompt does not outweigh the home that all gateways agree on."""
 _STAKE_TIMES = 6
-"""How many times a conversation that leaves its place is computed again, if all its turns reach other gateways: they
+"""How many times a conversation that leaves its home is computed again, if all its turns reach other gateways: they
 look for it there. Measured by `bench.routing.simulate`."""
 _ELSEWHERE_WEIGHT = 1 / 64
 """How much one turn counts for the share of those that follow one of another gateway."""
@@ -105,7 +105,7 @@ class _Look(Struct):
 
 
 class Prefix(PickPolicy):
-    """See the module. A session that the client named takes precedence: it stays at its place in the hash while that
+    """See the module. A session that the client named takes precedence: it stays at its home in the hash while that
     worker is open. A half-open worker is picked first, because otherwise it might never return."""
 
     name = "prefix"
@@ -113,7 +113,7 @@ class Prefix(PickPolicy):
 
     def __init__(self, most_keys: int = MOST_KEYS) -> None:
         self.index = PrefixIndex(most_keys)
-        self.places = Places()
+        self.hashing = ConsistentHashing()
         # The share of the turns lately before which this gateway did not send one.
         self._elsewhere = 0.0
         # Picks among workers whose engines publish what they have: for what an engine reported, for what a worker was
@@ -121,10 +121,10 @@ class Prefix(PickPolicy):
         self.picks = {"engine": 0, "sent": 0, "none": 0}
 
     def _look(self, candidates: Candidates, now: float) -> _Look:
-        shares: Shares | None = candidates.kept
+        shares: Shares | None = candidates.retained
         if shares is None or not shares.stand():
             self.index.forget_lost()
-            shares = candidates.kept = self.places.shares(candidates, now)
+            shares = candidates.retained = self.hashing.shares(candidates, now)
         work = 0.0
         trials: list[Worker] = []
         for worker in candidates.workers:
@@ -150,7 +150,7 @@ class Prefix(PickPolicy):
         saved: Sequence[Level] = ()
         if routing.session is not None:
             routing.why = "session"
-            picked = place_of(routing.session, look.shares, candidates.has, lasting=True)
+            picked = worker_of(routing.session, look.shares, candidates.has, lasting=True)
         elif routing.first_texts:
             saved = self._saved(levels, look, routing)
             picked = self._not_too_busy(levels, saved, look, routing)
@@ -164,7 +164,7 @@ class Prefix(PickPolicy):
     def _not_too_busy(
         self, levels: Sequence[Level], saved: Sequence[Level], look: _Look, routing: RoutingFacts
     ) -> Worker | None:
-        """A worker that saves the most tokens of those that are not too busy; at the conversation's place if it can
+        """A worker that saves the most tokens of those that are not too busy; at the conversation's home if it can
         be."""
         home, stake, now = None, 0.0, look.candidates.now
         if self._elsewhere > _LEAST_ELSEWHERE:
@@ -191,27 +191,27 @@ class Prefix(PickPolicy):
                 return picked
         having = gain = 0
         key = home_of(routing.first_texts if saved else routing.system_texts or routing.first_texts)
-        picked = home or place_of(key, look.shares, look.candidates.has)
+        picked = home or worker_of(key, look.shares, look.candidates.has)
         routing.why = "home"
         if picked is None or not is_free(picked):
             routing.why = "load"
-            picked = place_of(key, look.shares, fits)
+            picked = worker_of(key, look.shares, fits)
         return picked
 
     def _one_of(self, bits: int, look: _Look, routing: RoutingFacts, fits: Fits) -> Worker | None:
-        """The worker with one of these bits that fits; of several, the one at the conversation's place."""
+        """The worker with one of these bits that fits; of several, the one at the conversation's home."""
         if not bits & bits - 1:
             worker = self.index.owner(bits)
             return worker if fits(worker) else None
         key, count = home_of(routing.first_texts), bits.bit_count()
         if count > _MOST_COMPARED or count * FEW > len(look.shares.ring.workers):
-            place = place_of(key, look.shares, fits)
-            if place is not None:
-                return place
+            picked = worker_of(key, look.shares, fits)
+            if picked is not None:
+                return picked
         return best_of(key, look.shares, self.index.named(bits, key, _MOST_COMPARED), fits)
 
     def _home(self, levels: Sequence[Level], look: _Look, routing: RoutingFacts) -> Worker | None:
-        """The place at which other gateways look for the conversation, as far as this one knows."""
+        """The home at which other gateways look for the conversation, as far as this one knows."""
         texts, has = routing.first_texts, look.candidates.has
         system = int(LEAST_SHARE * routing.prompt) if routing.system_tokens is None else routing.system_tokens
         if routing.system_texts and (least := _end(routing.ends, system)):
@@ -222,10 +222,10 @@ class Prefix(PickPolicy):
             if picked:
                 return picked
             texts = routing.system_texts
-        return place_of(home_of(texts), look.shares, has)
+        return worker_of(home_of(texts), look.shares, has)
 
     def sent(self, worker: Worker, routing: RoutingFacts) -> None:
-        self.places.sent(worker, routing.charged)
+        self.hashing.sent(worker, routing.charged)
         if routing.prompt_key or routing.keys:
             self.index.add(routing.keys, worker, routing.prompt_key)
         if worker.blocks is not None:
@@ -233,7 +233,7 @@ class Prefix(PickPolicy):
 
     def keep(self, workers: Sequence[Worker]) -> None:
         self.index.keep(workers)
-        self.places.keep(workers)
+        self.hashing.keep(workers)
 
     def _saved(self, levels: Sequence[Level], look: _Look, routing: RoutingFacts) -> Sequence[Level]:
         """The tokens that workers need not compute, without those that have too small a match."""
@@ -255,7 +255,7 @@ class Prefix(PickPolicy):
             return saved
         if known and any(tokens > head and bits & known for bits, tokens in saved):
             return saved
-        # This gateway did not send the turn before: another one did, to the conversation's place.
+        # This gateway did not send the turn before: another one did, to the conversation's home.
         home = self._home(levels, look, routing)
         if home is not None and not known & self.index.bit(home):
             self._elsewhere += (1 - self._elsewhere) * _ELSEWHERE_WEIGHT

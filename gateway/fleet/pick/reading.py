@@ -1,15 +1,15 @@
 """Reads the facts of a canonical request that pick policies need: its length, and hashes of the prompt's prefixes.
 
 The prompt is treated as one text: tools, then messages without their roles, because no two prompts differ only by roles
-in practice; images and sounds as digests. Prefixes end at fixed places (`ENDS`), close together at first and further
+in practice; images and sounds as digests. Prefixes end at fixed lengths (`ENDS`), close together at first and further
 apart later. So a prompt that continues another one has all keys of that one. Beyond `WHOLE` characters only the first
 `SAMPLE` characters of each piece are read, because reading all of 400 KB would take longer than the rest of the pick.
 Two prompts that differ only in the unread text count as equal, which can pick a worse worker, but has no other effect.
 
-Keys are Python's own hashes of strings, seeded by the process. Places (`home_of`, sessions) must be the same in every
+Keys are Python's own hashes of strings, seeded by the process. Homes (`home_of`, sessions) must be the same in every
 gateway: they are BLAKE2b hashes of the tools and the system prompt, at most `FRONT` characters, and the first user
 message, at most `FIRST` characters, half of them from its end. If tools and system prompt are most of the first turn,
-all conversations that begin with these have a place in common: the first that any gateway sees goes there, and the
+all conversations that begin with these have a home in common: the first that any gateway sees goes there, and the
 others go where that prompt is.
 """
 
@@ -185,7 +185,7 @@ def _beginning(pieces: Sequence[str], until: Sequence[int]) -> str:
 
 
 def _sample(pieces: Sequence[str], index: int, at: int) -> str:
-    """`SAMPLE` characters from place `at` of that piece on, fewer at the end of all."""
+    """`SAMPLE` characters from index `at` of that piece on, fewer at the end of all."""
     sample = pieces[index][at : at + SAMPLE]
     while len(sample) < SAMPLE and index + 1 < len(pieces):
         index += 1

@@ -13,7 +13,7 @@ from gateway.core.messages import Chat
 from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.candidates import Candidates
 from gateway.fleet.pick import Prefix
-from gateway.fleet.pick.places import Places, place_of
+from gateway.fleet.pick.consistent_hashing import ConsistentHashing, worker_of
 from gateway.fleet.pool import Pool
 from gateway.fleet.worker import Worker
 from tests.support.sampled import sampled
@@ -25,8 +25,8 @@ def places_of(members: list[Worker], keys: list[int], lasting: bool = False) -> 
     """The places of the keys, whatever is in flight."""
     candidates = Candidates(members, ())
     candidates.count_pick(0.0)
-    shares = Places().shares(candidates, 0.0)
-    return [place_of(key, shares, candidates.has, lasting=lasting) for key in keys]
+    shares = ConsistentHashing().shares(candidates, 0.0)
+    return [worker_of(key, shares, candidates.has, lasting=lasting) for key in keys]
 
 
 @pytest.mark.parametrize("count", [8, 200])
@@ -260,7 +260,7 @@ async def test_what_engines_have_done_places_new_conversations_alike_in_every_ga
 
 
 def test_shares_stand_for_a_while_among_the_same_workers() -> None:
-    members, places, now = workers(4), Places(), 0.0
+    members, hashing, now = workers(4), ConsistentHashing(), 0.0
     candidates = Candidates(members, ())
 
     def stand(later: float) -> list[bool]:
@@ -268,7 +268,7 @@ def test_shares_stand_for_a_while_among_the_same_workers() -> None:
         nonlocal now
         candidates.look(now)
         candidates.count_pick(now)
-        shares, found = places.shares(candidates, now), []
+        shares, found = hashing.shares(candidates, now), []
         for _ in range(10):
             now += later
             candidates.count_pick(now)
@@ -278,7 +278,7 @@ def test_shares_stand_for_a_while_among_the_same_workers() -> None:
     assert stand(0.0) == [True] * 7 + [False] * 3
     assert stand(0.006) == [True] * 3 + [False] * 7
     candidates.count_pick(now)
-    shares = places.shares(candidates, now)
+    shares = hashing.shares(candidates, now)
     members[1].draining = True
     candidates.count_pick(now)
     assert not shares.stand()

@@ -1,13 +1,13 @@
-"""The place of a conversation: consistent hashing, the same in every gateway.
+"""The home of a conversation: consistent hashing, the same in every gateway.
 
-Workers have points on a ring, as many as their weights are. The place of a key is the worker of the first point behind
+Workers have points on a ring, as many as their weights are. The home of a key is the worker of the first point behind
 it, unless that worker passes the key on to the next point. A worker that had more than its part of the recent work
 passes keys on until it has caught up; it keeps
 
     share(w) = 1 - (recent(w) - mean) / (SPREAD * mean + SLACK), at least LEAST and at most 1
 
 with recent(w) for a worker's recent work, divided by its weight. As little moves as the shares differ: if a share falls
-by a tenth, a tenth of that worker's places goes to others, and returns when the share does. So gateways that share
+by a tenth, a tenth of that worker's keys goes to others, and returns when the share does. So gateways that share
 nothing look for most conversations at the same worker although each reads the engines at its own time.
 """
 
@@ -24,7 +24,7 @@ from gateway.fleet.candidates import Candidates
 from gateway.fleet.worker import HALF_LIFE_S, Worker
 
 SPREAD = 0.15
-"""A worker with so much more of the recent work than the mean, as a share of it, gets the fewest places."""
+"""A worker with so much more of the recent work than the mean, as a share of it, gets the fewest keys."""
 SLACK = 16_384
 """Tokens more, because a few long conversations are not a trend."""
 LEAST = 1 / 64
@@ -110,7 +110,7 @@ class Shares:
         return max(LEAST, 1.0 - (self._recent(worker) / worker.weight - self._mean) * self._scale)
 
 
-class Places:
+class ConsistentHashing:
     """See the module. `sent` and `keep` are as those of pick policies."""
 
     def __init__(self) -> None:
@@ -150,8 +150,8 @@ class Places:
 Fits = Callable[[Worker], bool]
 
 
-def place_of(key: int, shares: Shares, fits: Fits, *, lasting: bool = False) -> Worker | None:
-    """The place of `key` among the workers that fit; None if hardly any does. When a worker comes or goes, only the
+def worker_of(key: int, shares: Shares, fits: Fits, *, lasting: bool = False) -> Worker | None:
+    """The home of `key` among the workers that fit; None if hardly any does. When a worker comes or goes, only the
     keys that it gets or had move. A worker in slow start gets its keys back one after the other."""
     if len(shares.candidates.workers) * FEW < len(shares.ring.workers):
         return best_of(key, shares, shares.candidates.workers, fits)
@@ -169,7 +169,7 @@ def place_of(key: int, shares: Shares, fits: Fits, *, lasting: bool = False) -> 
 
 
 def best_of(key: int, shares: Shares, few: Iterable[Worker], fits: Fits) -> Worker | None:
-    """The place of `key` among those of a few workers that fit: the ring would be long in coming to one."""
+    """The home of `key` among those of a few workers that fit: the ring would be long in coming to one."""
     return max(
         filter(fits, few),
         key=lambda worker: worker.weight * shares.of(worker) / -log(_draw(key, worker)),
@@ -179,6 +179,6 @@ def best_of(key: int, shares: Shares, few: Iterable[Worker], fits: Fits) -> Work
 
 def _draw(key: int, worker: Worker) -> float:
     """A number between 0 and 1, the same in every gateway."""
-    mixed = (key ^ worker.place) * 0x9E3779B97F4A7C15 & _ALL
+    mixed = (key ^ worker.ring_hash) * 0x9E3779B97F4A7C15 & _ALL
     mixed = (mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93 & _ALL
     return (mixed >> 11 | 1) * _UNIT
