@@ -1,13 +1,13 @@
 """Capacity of a model's workers that is idle now, for requests that nobody waits for.
 
-Such a request takes a place only while no other one waits for a worker, and while its worker would have room for more
-behind it. It gives its place back, and is asked to come again, as soon as others need it:
+Such a request takes a slot only while no other one waits for a worker, and while its worker would have room for more
+behind it. It gives its slot back, and is asked to come again, as soon as others need it:
 
 - a request waits in the queue, or
 - a request takes the last room of a worker, or
 - a worker's metrics show that other gateways have taken its last room, or, twice in a row, that requests wait there.
 
-How much an engine takes is what `max_in_flight` says, or is learnt: places grow while the engine reports that nothing
+How much an engine takes is what `max_in_flight` says, or is learnt: slots grow while the engine reports that nothing
 waits; when something does, it takes what it runs then. A share of that stays free: `headroom`. Requests begin one after
 the other on a worker, in the gaps in which they end on average: many prompts at once would hold up those of others.
 """
@@ -30,33 +30,33 @@ from gateway.fleet.capacity import READINGS
 from gateway.fleet.pool import Pool
 from gateway.fleet.worker import EngineLoad, Worker, is_open
 
-_INITIAL_PLACES = 8
-"""Places in an engine of which nothing is known yet."""
-_UNKNOWN_PLACES = 4
+_INITIAL_SLOTS = 8
+"""Slots in an engine of which nothing is known yet."""
+_UNKNOWN_SLOTS = 4
 """Requests of any kind, on a worker that reports no load and has no `max_in_flight`."""
 _GROWTH_DIVISOR = 16
 """An engine that was full once is tried with so small a part more."""
 _GROWS_ABOVE = 0.75
-"""The share of an engine's places that must be taken before there are more."""
+"""The share of an engine's slots that must be taken before there are more."""
 _GROWTH_PAUSE_S = 30.0
-"""After an engine was seen to be full, its places grow no more for so long."""
+"""After an engine was seen to be full, its slots grow no more for so long."""
 _COOLDOWN_S = 1.0
-"""No place is given after others had to wait, for so long."""
+"""No slot is given after others had to wait, for so long."""
 _LOOK_S, _SOONEST_LOOK_S = 0.1, 0.005
 _LONGEST_GAP_S = 0.1
 _GAP_SHARE = 0.7
-"""Requests may begin somewhat faster than they end, so that lost places are taken again."""
+"""Requests may begin somewhat faster than they end, so that lost slots are taken again."""
 _EWMA = 0.1
 """Weight of the last request in the average of how long they take."""
 _LOOP_LATE_S = 0.05
-"""While the event loop is later than this, no place is given: the requests would cost it more."""
+"""While the event loop is later than this, no slot is given: the requests would cost it more."""
 
 
 class Background(Protocol):
     """A request that nobody waits for."""
 
     def give_back(self) -> None:
-        """It ends now, without an outcome: its place is for others. Called once."""
+        """It ends now, without an outcome: its slot is for others. Called once."""
 
     def leaves(self, absence: GatewayError) -> bool:
         """Whether it does not wait for a worker, because another model may answer it. absence: none can serve it."""
@@ -68,7 +68,7 @@ class _Sight(Struct):
     load      the reading that was looked at last
     full      so many readings in a row showed that requests wait
     capacity  requests that it runs at once; None while it was never full
-    places    requests that it may have altogether before it gets no more
+    slots     requests that it may have altogether before it gets no more
     grow_at   until then they do not grow
     next_at   until then no request begins there
     lasts_s   how long requests take on average; None while none has ended
@@ -77,7 +77,7 @@ class _Sight(Struct):
     load: EngineLoad | None = None
     full: int = 0
     capacity: float | None = None
-    places: float = _INITIAL_PLACES
+    slots: float = _INITIAL_SLOTS
     grow_at: float = 0.0
     next_at: float = 0.0
     lasts_s: float | None = None
@@ -114,7 +114,7 @@ class Idle:
         return whole.idle
 
     async def wait(self, request: Background) -> None:
-        """Returns once the request may take a place: it then calls `take`, or `left`. Raises GatewayError(NO_WORKER) if
+        """Returns once the request may take a slot: it then calls `take`, or `left`. Raises GatewayError(NO_WORKER) if
         no worker can serve it and it leaves."""
         if (absence := self.pool.absence()) is not None and request.leaves(absence):
             raise absence
@@ -150,18 +150,18 @@ class Idle:
             worker.background += 1
             sight = self._look(worker, now)
             lasts_s = _LONGEST_GAP_S if sight.lasts_s is None else sight.lasts_s
-            sight.next_at = now + min(_LONGEST_GAP_S, _GAP_SHARE * lasts_s / sight.places)
+            sight.next_at = now + min(_LONGEST_GAP_S, _GAP_SHARE * lasts_s / sight.slots)
             self._look_soon()
         return worker
 
     def left(self, request: Background) -> None:
-        """It has no place any more, if it had one."""
+        """It has no slot any more, if it had one."""
         self._granted.discard(request)
-        place = self._used.pop(request, None)
-        if place is not None:
-            worker, began = place
+        slot = self._used.pop(request, None)
+        if slot is not None:
+            worker, began = slot
             worker.background -= 1
-        if place is not None and request not in self._leaving:
+        if slot is not None and request not in self._leaving:
             sight, lasts_s = self._look(worker, now := self._clock()), now - began
             sight.lasts_s = lasts_s if sight.lasts_s is None else sight.lasts_s + _EWMA * (lasts_s - sight.lasts_s)
         self._leaving.discard(request)
@@ -188,11 +188,11 @@ class Idle:
             self._look_soon()
 
     def serve(self) -> None:
-        """Lets requests that wait have the places that are free."""
+        """Lets requests that wait have the slots that are free."""
         now = self._clock()
         for worker in self.pool.workers if self._used else ():
-            # Places may be more than `capacity`, to see whether the engine takes more by now.
-            self._give_back(self._over(worker, self._look(worker, now).places), worker)
+            # Slots may be more than `capacity`, to see whether the engine takes more by now.
+            self._give_back(self._over(worker, self._look(worker, now).slots), worker)
         if self._waiting and (absence := self.pool.absence()) is not None:
             for request, future in [entry for entry in self._waiting if entry[0].leaves(absence)]:
                 self._waiting.remove((request, future))
@@ -211,7 +211,7 @@ class Idle:
     # -- called by the pool for the requests of others ----------------------------------------------------------------
 
     def taken(self, worker: Worker) -> None:
-        """A request has taken a place on `worker`; one of ours takes none of another one."""
+        """A request has taken a slot on `worker`; one of ours takes none of another one."""
         if self._used and not self._taking:
             self._give_back(self._over(worker), worker)
 
@@ -224,8 +224,8 @@ class Idle:
 
     def _give_back(self, count: int, worker: Worker | None = None) -> None:
         """The youngest requests have done the least."""
-        for request, (place, _) in reversed(list(self._used.items())) if count > 0 else ():
-            if request not in self._leaving and worker in (None, place):
+        for request, (other, _) in reversed(list(self._used.items())) if count > 0 else ():
+            if request not in self._leaving and worker in (None, other):
                 self._leaving.add(request)
                 request.give_back()
                 count -= 1
@@ -241,27 +241,27 @@ class Idle:
         return sum([min(1, max(0, int(one))) for one in free]) - len(self._granted)
 
     def _free(self, worker: Worker, now: float) -> float:
-        """Places on `worker` that requests may have for which nobody waits."""
+        """Slots on `worker` that requests may have for which nobody waits."""
         sight = self._look(worker, now)
         if now < sight.next_at:
             return 0
         load, most = worker.reported, worker.max_in_flight
         mine = inf if most is None else most - worker.in_flight - (0 if worker.learns else self._spare(most))
         if load is None:
-            return mine if most is not None else _UNKNOWN_PLACES - self._spare(_UNKNOWN_PLACES) - worker.in_flight
+            return mine if most is not None else _UNKNOWN_SLOTS - self._spare(_UNKNOWN_SLOTS) - worker.in_flight
         if load.waiting > 0:
             return 0
-        return min(mine, sight.places - _total(worker, load))
+        return min(mine, sight.slots - _total(worker, load))
 
-    def _over(self, worker: Worker, places: float = 0.0) -> int:
-        """Requests on `worker` beyond those that leave half of the spare room free; in its engine `places` too."""
+    def _over(self, worker: Worker, slots: float = 0.0) -> int:
+        """Requests on `worker` beyond those that leave half of the spare room free; in its engine `slots` too."""
         load, most = worker.reported, worker.max_in_flight
         leaving = sum(self._used[one][0] is worker for one in self._leaving)
         over = 0.0 if most is None else worker.in_flight - leaving - most + self._spare(most) // 2
         sight = self._sights.get(worker)
         if load is not None and sight is not None and sight.capacity is not None:
             least = sight.capacity - self._spare(sight.capacity) // 2
-            over = max(over, _total(worker, load) - leaving - max(least, places))
+            over = max(over, _total(worker, load) - leaving - max(least, slots))
         return ceil(over)
 
     def _look(self, worker: Worker, now: float) -> _Sight:
@@ -279,13 +279,13 @@ class Idle:
             sight.full += 1
             if sight.full >= READINGS:
                 sight.capacity = load.running
-                sight.places = max(1.0, load.running - self._spare(load.running))
+                sight.slots = max(1.0, load.running - self._spare(load.running))
                 sight.grow_at = now + _GROWTH_PAUSE_S
                 self._give_back(ceil(load.waiting), worker)
         else:
             sight.full = 0
-            if load.running >= _GROWS_ABOVE * sight.places and now >= sight.grow_at:
-                sight.places += max(1, sight.places // (2 if sight.capacity is None else _GROWTH_DIVISOR))
+            if load.running >= _GROWS_ABOVE * sight.slots and now >= sight.grow_at:
+                sight.slots += max(1, sight.slots // (2 if sight.capacity is None else _GROWTH_DIVISOR))
         return sight
 
     def _spare(self, capacity: float) -> int:
@@ -298,7 +298,7 @@ def _total(worker: Worker, load: EngineLoad) -> float:
 
 
 class IdlePool:
-    """The places of one request that nobody waits for. Implements core.ports.Pool; it waits in no queue."""
+    """The slots of one request that nobody waits for. Implements core.ports.Pool; it waits in no queue."""
 
     def __init__(self, pool: Pool | AdapterPool, idle: Idle, request: Background) -> None:
         self._pool = pool
@@ -332,7 +332,7 @@ class IdlePool:
         raise GatewayError(Kind.LIMITED, "no capacity of this model is idle now", code=YIELDED)
 
     def waited(self, *_: object) -> None:
-        """Nobody waits for it: neither its times nor a place that it gives back say anything about a worker."""
+        """Nobody waits for it: neither its times nor a slot that it gives back say anything about a worker."""
 
     def release(self, worker: Worker, routing: RoutingFacts) -> None:
         self._pool.release(worker, routing)
