@@ -31,17 +31,17 @@ def learn(worker: Worker, load: EngineLoad) -> None:
             worker.max_in_flight = limit + max(1, limit // 4)
         elif limit is not None and 2 * load.in_flight < limit:
             worker.max_in_flight = None
-    _tell(worker, limit)
+    _notify(worker, limit)
 
 
 def forget(worker: Worker) -> None:
     """Drops a learned limit: the worker's engine reports no load any more."""
     if worker.learns:
         limit, worker.max_in_flight, worker.full_readings = worker.max_in_flight, None, 0
-        _tell(worker, limit)
+        _notify(worker, limit)
 
 
-def _tell(worker: Worker, before: int | None) -> None:
+def _notify(worker: Worker, before: int | None) -> None:
     after = worker.max_in_flight
     if before is not None and (after is None or after > before):
         worker.freed()

@@ -92,8 +92,8 @@ class Departures:
 
     # -- waits that have ended --------------------------------------------------------------------------------------
 
-    def hear(self, wait: Wait) -> float | None:
-        """Takes in a wait. Returns since when, if its worker has become suspect by it: the first departure's begin."""
+    def record(self, wait: Wait) -> float | None:
+        """Records a wait. Returns since when, if its worker has become suspect by it: the first departure's begin."""
         self._waits.append(wait)
         row = self._rows.get(wait.worker)
         if wait.answered:
@@ -121,10 +121,10 @@ class Departures:
 
     def keep(self, workers: Collection[Hashable]) -> None:
         """All other workers are gone."""
-        kept: dict[Hashable, Any]
-        for kept in (self._rows, self._blocked):
-            for gone in kept.keys() - workers:
-                del kept[gone]
+        by_worker: dict[Hashable, Any]
+        for by_worker in (self._rows, self._blocked):
+            for gone in by_worker.keys() - workers:
+                del by_worker[gone]
 
     def forget(self, worker: Hashable) -> None:
         """The worker has shown that it answers, or is suspect: the count begins at zero."""
@@ -136,16 +136,16 @@ class Departures:
         left = self._left + sum(row.count for worker, row in self._rows.items() if worker != wait.worker)
         if left > ORDINARY * (left + self._answered):
             return 0.0
-        seen = answered = 0
+        compared = answered = 0
         for other in reversed(self._waits):
             if other.worker == wait.worker or other.like != wait.like:
                 continue
             if wait.at - other.at > WINDOW_S:
                 break
             if other.size >= _ALIKE * wait.size and other.output >= _ALIKE * wait.output:
-                seen += 1
+                compared += 1
                 answered += other.answered and other.seconds <= CLEARLY * wait.seconds
-        chance = 1 - answered / (seen + 1)
+        chance = 1 - answered / (compared + 1)
         return -log(chance) if chance <= RARE else 0.0
 
     def _excused(self, wait: Wait) -> bool:

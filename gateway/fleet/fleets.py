@@ -257,7 +257,7 @@ class Fleets:
         or take them again, unless it drains by itself."""
         change = self._roster.drained.add if drained else self._roster.drained.discard
         change(address)
-        for model in [model for model, place in self.workers if place == address]:
+        for model in [model for model, other in self.workers if other == address]:
             fleet = self.models[model]
             own = any(member.draining for member in fleet.members if member.address == address)
             self.workers[model, address].draining = drained or own

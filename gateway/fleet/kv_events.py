@@ -97,11 +97,11 @@ class Listener:
                     await self._received(await events.receive())
                     await asyncio.sleep(0)  # thousands may wait: requests come in between
             finally:
-                self._tell(False)
+                self._notify(False)
                 if blocks.owner is self:
                     blocks.connected = False
 
-    def _tell(self, live: bool) -> None:
+    def _notify(self, live: bool) -> None:
         blocks = self._blocks
         if blocks.owner is self and (blocks.arriving != live or (live and blocks.whole != self._whole)):
             blocks.arriving, self._whole = live, blocks.whole
@@ -126,15 +126,15 @@ class Listener:
         if number != blocks.last + 1:
             blocks.begin(number == 0, self._missed(number))
         await self._apply(number, payload)
-        self._tell(True)
+        self._notify(True)
 
     async def _catch_up(self) -> None:
         """Applies what the engine published since `Blocks.last`, if it still has that; else all that it has."""
-        self._tell(False)
+        self._notify(False)
         for _ in range(_ROUNDS):
             try:
                 if await self._replayed():
-                    self._tell(True)
+                    self._notify(True)
                     return
             except _BROKEN:
                 break

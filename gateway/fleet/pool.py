@@ -253,7 +253,7 @@ class Pool:
         if len(self.workers) > 1:
             operation, stream, output = like
             found = size_of(routing), output, seconds, answered, self._clock()
-            since = self._departures.hear(Wait(worker, (operation, stream), *found))
+            since = self._departures.record(Wait(worker, (operation, stream), *found))
             if since is not None:
                 self.events.left_alone(worker, since)
 

@@ -32,15 +32,15 @@ class Refusals:
             return
         self._counts.setdefault(model, Counter())[reason] += 1
         if model not in self._timers:
-            self._tell(model)
+            self._log(model)
 
-    def _tell(self, model: str) -> None:
+    def _log(self, model: str) -> None:
         """Logs the counts at the first refusal, and then every 10 s while there are more."""
         self._timers.pop(model, None)
         counts = self._counts.pop(model, None)
         if counts:
             self._report.event("warning", "queue refuses", model=model, waiting=self._waiting(model), **counts)
-            self._timers[model] = asyncio.get_running_loop().call_later(_EVERY_S, self._tell, model)
+            self._timers[model] = asyncio.get_running_loop().call_later(_EVERY_S, self._log, model)
 
     def close(self) -> None:
         for timer in self._timers.values():

@@ -207,13 +207,13 @@ class Registry:
         bounds = MOST_WORKERS, _LONGEST_ID, _MOST_BYTES, _MOST_BYTES_TOGETHER, _MOST_LOOKED
         ignored, *entries = await self._client.eval(_SCRIPT, 1, self._index, *bounds)
         records: list[WorkerEntry] = []
-        for place in range(0, len(entries), 2):
-            record = decode(entries[place], entries[place + 1])
+        for index in range(0, len(entries), 2):
+            record = decode(entries[index], entries[index + 1])
             if record is None:
                 ignored += 1
             else:
                 records.append(record)
-            if place % (2 * _SLICE) == 2 * (_SLICE - 1):
+            if index % (2 * _SLICE) == 2 * (_SLICE - 1):
                 await asyncio.sleep(0)
         if ignored != self._ignored:
             self._ignored = ignored

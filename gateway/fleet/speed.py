@@ -42,9 +42,9 @@ class Speed:
     def _pass(self, now: float) -> None:
         passed = now - self._at if self._at is not None else 0.0
         if passed > 0:
-            kept = exp(-passed / _MEMORY_S)
-            self._tokens *= kept
-            self._seconds = self._seconds * kept + _MEMORY_S * (1 - kept)
+            faded = exp(-passed / _MEMORY_S)
+            self._tokens *= faded
+            self._seconds = self._seconds * faded + _MEMORY_S * (1 - faded)
             self._at = now
 
     def wait(self, tokens: float, now: float) -> float | None:

@@ -14,7 +14,7 @@ from gateway.fleet.breaker import Breaker
 from gateway.fleet.worker import Worker
 
 _MOST_NAMED = 8
-_PLACE = re.compile(r"(\[[0-9a-f:.]+\]|[0-9a-z](?:[\w.-]*\w)?)(:[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
+_ADDRESS = re.compile(r"(\[[0-9a-f:.]+\]|[0-9a-z](?:[\w.-]*\w)?)(:[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
 _MASK = "***"
 _MOST_CAUSES = 3
 
@@ -24,12 +24,12 @@ class Standing:
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self._workers = workers
-        self._seen: object = None
+        self._version: object = None
         self._breakers: object = None
         self._out_until = 0.0
         self._serving: Sequence[Worker] = ()
         self._absence: tuple[str, Cause | None, tuple[Cause, ...]] | None = None
-        self._places: set[str] | None = None
+        self._spellings: set[str] | None = None
 
     @property
     def serving(self) -> Sequence[Worker]:
@@ -49,18 +49,18 @@ class Standing:
         return now < self._out_until
 
     def masked(self, text: str) -> str:
-        """`text`, which a worker wrote, without the workers' places: clients do not learn where they are."""
-        if self._places is None:
-            self._places = {place for worker in self._workers for place in _places(worker.address)}
-        return _PLACE.sub(self._mask, text)
+        """`text`, which a worker wrote, without the workers' addresses: clients do not learn where they are."""
+        if self._spellings is None:
+            self._spellings = {spelling for worker in self._workers for spelling in _spellings(worker.address)}
+        return _ADDRESS.sub(self._mask, text)
 
     def _mask(self, found: re.Match[str]) -> str:
         whole, host, _ = (one and one.lower() for one in found.group(0, 1, 2))
-        return _MASK if self._places is not None and not {whole, host}.isdisjoint(self._places) else found[0]
+        return _MASK if self._spellings is not None and not {whole, host}.isdisjoint(self._spellings) else found[0]
 
     def _look(self) -> None:
-        if self._seen is not Worker.changed:
-            self._seen, self._absence, self._breakers = Worker.changed, None, None
+        if self._version is not Worker.changed:
+            self._version, self._absence, self._breakers = Worker.changed, None, None
             self._serving = [worker for worker in self._workers if worker.serving]
 
     def no_worker(self, retry_after: float = 1.0) -> GatewayError:
@@ -76,7 +76,7 @@ class Standing:
         return error
 
 
-def _places(address: str) -> set[str]:
+def _spellings(address: str) -> set[str]:
     """The spellings of an address: with the port, and the host alone if it cannot be a word of a language."""
     url = urlsplit(address)
     host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname or ""
@@ -91,12 +91,12 @@ def _absence(workers: Sequence[Worker]) -> tuple[str, Cause | None, tuple[Cause,
     causes = [None if worker.ready else worker.trouble for worker in workers]
     each = tuple([one for one in dict.fromkeys(causes) if one is not None])
     # Clients learn nothing about the operator's account.
-    told = [MEANINGS[one].text for one in each if MEANINGS[one].word != "account"]
+    texts = [MEANINGS[one].text for one in each if MEANINGS[one].word != "account"]
     if served:
         named = ", ".join(f"'{name[:64]}'" for name in served[:_MOST_NAMED])
         more = "" if len(served) <= _MOST_NAMED else f" and {len(served) - _MOST_NAMED} more"
         message += f": its worker does not serve the model by its name here, but {named}{more}"
-    elif told:
-        message += ": " + "; ".join(f"a worker {text}" for text in told[:_MOST_CAUSES])
+    elif texts:
+        message += ": " + "; ".join(f"a worker {text}" for text in texts[:_MOST_CAUSES])
     refused = all(cause is not None and MEANINGS[cause].word == "account" for cause in causes)
     return message, causes[0] if causes and refused else None, each

@@ -123,7 +123,7 @@ class WaitQueue:
         self._clock = clock
         self._states = states
         # In these states no worker that was free suited any request that waits.
-        self._seen: WorkerStates | None = None
+        self._last_states: WorkerStates | None = None
         self._may_serve = may_serve
         self._hand_over = hand_over
         self._events = events
@@ -207,10 +207,10 @@ class WaitQueue:
     def _serve_if_changed(self) -> None:
         """Serves if that may come to anything. Otherwise each arrival would look at all kinds that wait."""
         states = self._states(self._clock())
-        if self._seen is None or states.add_to(self._seen):
+        if self._last_states is None or states.add_to(self._last_states):
             self._serve(states)
         else:
-            self._seen = states
+            self._last_states = states
 
     def _serve(self, states: WorkerStates) -> None:
         """Takes a step for each kind and each worker that is handed out."""
@@ -228,7 +228,7 @@ class WaitQueue:
             if after != states:
                 states = after
                 blocked = {kind for kind in queue.kinds if not states.suit(kind)}
-        self._seen = states
+        self._last_states = states
         if any(states.able <= kind for kind in queue.kinds):
             cold = self.options.cold_start_s > 0
             for request in list(queue):
@@ -268,11 +268,11 @@ class WaitQueue:
         over, excess = queue.count + 1 - options.max_waiting, queue.size + request.size - options.max_bytes
         if over <= 0 and (excess <= 0 or not queue.count):  # an empty queue takes a body of any size
             return
-        going = queue.outranked(request, over, excess)
-        if not going:
+        displaced = queue.outranked(request, over, excess)
+        if not displaced:
             self._events.refused("full")
             raise Busy("the queue of this model is full", "queue_full", self._retry_after(request, now))
-        for other in going:
+        for other in displaced:
             wait = self._retry_after(other, now)
             message = "the queue of this model is full, and this request had to make room"
             self._refuse(other, Busy(message, "queue_full", wait), "displaced")

@@ -157,8 +157,8 @@ class Worker:
         self.on_free: list[Callable[[], None]] = []
 
     def freed(self) -> None:
-        for hear in self.on_free:
-            hear()
+        for callback in self.on_free:
+            callback()
 
     @property
     def generation(self) -> int:

@@ -20,11 +20,11 @@ def wait(worker: str, at: float, *, answered: bool = False, size: float = 1000, 
 
 def answers(departures: Departures, count: int = 20, at: float = 0.0, **more: Any) -> None:
     for number in range(count):
-        departures.hear(wait(OTHER, at + number / 10, answered=True, **more))
+        departures.record(wait(OTHER, at + number / 10, answered=True, **more))
 
 
 def leave(departures: Departures, count: int, at: float = 3.0, **more: Any) -> list[float | None]:
-    return [departures.hear(wait(ONE, at + number / 10, **more)) for number in range(count)]
+    return [departures.record(wait(ONE, at + number / 10, **more)) for number in range(count)]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
@@ -60,7 +60,7 @@ def test_any_answer_ends_the_count() -> None:
     departures = Departures()
     answers(departures)
     leave(departures, LEAST - 1)
-    departures.hear(wait(ONE, 4.0, answered=True))
+    departures.record(wait(ONE, 4.0, answered=True))
     assert leave(departures, LEAST - 1, 5.0) == [None] * (LEAST - 1)
 
 
@@ -89,7 +89,7 @@ def test_where_clients_leave_all_workers_no_departure_counts() -> None:
     departures = Departures()
     answers(departures)
     for number in range(LEAST):
-        departures.hear(wait(OTHER, 2.0 + number / 10))
+        departures.record(wait(OTHER, 2.0 + number / 10))
     assert not any(leave(departures, 50))
 
 
@@ -105,7 +105,7 @@ def test_a_larger_prompt_that_is_under_way_is_an_excuse_for_its_time() -> None:
 def test_a_large_prompt_whose_client_left_has_kept_others_waiting() -> None:
     departures = Departures()
     answers(departures)
-    departures.hear(wait(ONE, 3.0, size=100_000))
+    departures.record(wait(ONE, 3.0, size=100_000))
     assert not any(leave(departures, 9, 3.05)), "they had been sent before it left"
     assert any(leave(departures, LEAST, 4.1))
 
