@@ -33,7 +33,7 @@ from gateway.core.ports import Capabilities, Pool
 from gateway.features import Deliveries, Parts
 from gateway.fleet.adapters import AdapterPool
 from gateway.fleet.budget import RetryBudget
-from gateway.fleet.engine import ASK, hear_load
+from gateway.fleet.engine import ASK, update_load
 from gateway.fleet.fleets import Fleets
 from gateway.fleet.pool import Pool as FleetPool
 from gateway.fleet.worker import Worker
@@ -157,10 +157,10 @@ class Deployment:
         transport = self.prepared.transport(name, options, counts=self._host.metrics.connections[name])
         self.transports[name] = transport
         headers = headers_of(options)
-        hear = None
+        on_reply = None
         if self.config.routing.load_header and backend.gauges is not None and backend.gauges.in_replies is not None:
             headers.append(ASK)
-            hear = partial(hear_load, backend.gauges.in_replies)
+            on_reply = partial(update_load, backend.gauges.in_replies)
         fleet = self.fleets.serve(name, backend, headers)
         deadlines = self.config.deadlines_for(name)
         return ServedModel(
@@ -178,7 +178,7 @@ class Deployment:
             paths=frozenset(options.paths) if options.paths is not None else None,
             other_models=OtherModels.from_config(self.config, name),
             first_byte_per_token=deadlines.first_byte_per_1000_s / 1000,
-            hear=hear,
+            update_load=on_reply,
             tariff=self._tariff(options),
             listed=options.listed,
         )

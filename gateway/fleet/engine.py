@@ -65,7 +65,7 @@ def _sum(text: bytes, name: str) -> float | None:
 
 
 def _series(text: bytes, name: str) -> Iterator[int]:
-    """The places behind `name` at the beginnings of lines. An exposition has 100 KB, over which a regular expression
+    """The positions behind `name` at the beginnings of lines. An exposition has 100 KB, over which a regular expression
     takes some 90 times as long (1.8 ms)."""
     wanted = b"\n" + name.encode()
     if text.startswith(wanted[1:]):
@@ -83,7 +83,7 @@ _REPORTED = b"endpoint-load-metrics"
 _LONGEST = 4_096
 
 
-def hear_load(name: str, worker: Worker, headers: Headers) -> None:
+def update_load(name: str, worker: Worker, headers: Headers) -> None:
     """Takes the requests that wait in the engine of `worker` from the head of a reply, in which they are called `name`.
     A head without them changes nothing, and so does one of a worker whose metrics could not be read lately.
 

@@ -64,8 +64,8 @@ class Delivery:
     async def whole(self, call: Call, visit: Visit, exchange: Exchange) -> None:
         body = await exchange.body(call.runtime.relay.max_reply_bytes)
         visit.exchange = None  # its connection went back with its last byte
-        if call.served.hear is not None:
-            call.served.hear(visit.worker, exchange.headers)
+        if call.served.update_load is not None:
+            call.served.update_load(visit.worker, exchange.headers)
         await self.respond(call, Response(exchange.status, exchange.headers, body))
 
     async def respond(self, call: Call, response: Response) -> None:

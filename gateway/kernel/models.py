@@ -35,7 +35,7 @@ class ServedModel(Struct):
     first_byte_per_token  seconds that each token of a prompt adds to the deadlines of the first byte and token
     tariff   its prices; None if it has none
     listed   lists of models name it
-    hear     called with (worker, the head of each whole 200) if that may carry its load; None if it does not
+    update_load  called with (worker, the head of each whole 200) if that may carry its load; None if it does not
     adapter  the LoRA adapter that this is, of the model `name`; None for the model itself
     """
 
@@ -54,7 +54,7 @@ class ServedModel(Struct):
     other_models: OtherModels | None = None
     first_byte_per_token: float = 0.0
     adapter: str | None = None
-    hear: Callable[[Any, Headers], None] | None = None
+    update_load: Callable[[Any, Headers], None] | None = None
     tariff: Tariff | None = None
     listed: bool = True
 

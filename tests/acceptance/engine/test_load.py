@@ -8,7 +8,7 @@ import pytest
 from gateway import backends
 from gateway.config import Breaker
 from gateway.core.ports import Gauges
-from gateway.fleet.engine import ASK, hear_load, read_load
+from gateway.fleet.engine import ASK, read_load, update_load
 from gateway.fleet.worker import EngineLoad, Worker
 
 pytestmark = pytest.mark.engine
@@ -44,6 +44,6 @@ def test_the_head_of_a_reply_tells_what_waits(engine: httpx.Client, gauges: Gaug
     assert gauges.in_replies is not None
     worker = Worker("http://w", Breaker(), None)
     worker.report_load(EngineLoad(0.0, 7.0, 0), 1.0)
-    hear_load(gauges.in_replies, worker, [(key.lower(), text) for key, text in reply.headers.raw])
+    update_load(gauges.in_replies, worker, [(key.lower(), text) for key, text in reply.headers.raw])
     assert worker.reported is not None
     assert worker.reported.waiting == 0, "nothing else runs there"

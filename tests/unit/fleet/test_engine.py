@@ -10,7 +10,7 @@ import pytest
 from gateway import backends
 from gateway.config import Breaker
 from gateway.core.ports import Gauges
-from gateway.fleet.engine import Scraper, hear_load, read_load
+from gateway.fleet.engine import Scraper, read_load, update_load
 from gateway.fleet.worker import HALF_LIFE_S, OTHERS, EngineLoad, Worker
 from tests.support.simulated import Simulated
 
@@ -274,13 +274,13 @@ async def test_work_is_read_from_a_simulated_worker() -> None:
 def test_the_load_in_the_head_of_a_reply(said: bytes, waiting: float) -> None:
     heads = [(b"content-type", b"application/json"), (b"endpoint-load-metrics", said)]
     silent = Worker("http://s", Breaker(), None)
-    hear_load("num_requests_waiting", silent, heads)
+    update_load("num_requests_waiting", silent, heads)
     assert silent.reported is None, "alone it would never be stale"
     worker = Worker("http://w", Breaker(), None)
     worker.in_flight = 2
     worker.report_load(EngineLoad(5.0, 1.0, 2, 77.0), 1.0)
     worker.in_flight = 3
-    hear_load("num_requests_waiting", worker, heads)
+    update_load("num_requests_waiting", worker, heads)
     load = worker.reported
     assert load is not None
     assert (load.waiting, load.computed) == (waiting, 77.0)
