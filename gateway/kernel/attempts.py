@@ -105,7 +105,7 @@ def _at_once(call: Call) -> Visit | None:
     if call.confirmed is not call.runtime.callers:
         call.confirm()
     pool, tried = call.served.pool, _left_out(call)
-    if not call.delivery.takes_place:
+    if not call.delivery.takes_slot:
         return _visit(call, pool.borrow(tried), None)
     worker = pool.try_acquire(tried, call.routing)
     return None if worker is None else _visit(call, worker, call.routing)

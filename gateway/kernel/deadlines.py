@@ -61,8 +61,8 @@ def for_request(deadlines: Deadlines, extra: float, waits: Waits | None, stream:
     if extra and moves is not None and moves.first_token is not None:
         deadlines = replace(deadlines, moves=replace(moves, first_token=moves.first_token + extra))
     first_byte = deadlines.first_byte + extra
-    kept_alive = stream and waits is not None and waits.read is not None and 0 < keepalive_s < waits.read
-    if waits is not None and waits.read is not None and waits.read <= first_byte and not kept_alive:
+    keeps_alive = stream and waits is not None and waits.read is not None and 0 < keepalive_s < waits.read
+    if waits is not None and waits.read is not None and waits.read <= first_byte and not keeps_alive:
         first_byte = waits.read + MARGIN_S
     return deadlines if first_byte == deadlines.first_byte else replace(deadlines, first_byte=first_byte)
 

@@ -45,10 +45,10 @@ class Hold(Protocol):
 class Delivery:
     """The ordinary delivery: of what a model generates, embeds or scores. It has no state.
 
-    takes_place  the request takes a place at its worker, and waits for one
+    takes_slot  the request takes a slot at its worker, and waits for one
     """
 
-    takes_place = True
+    takes_slot = True
 
     async def run(self, call: Call, visit: Visit) -> None:
         """Sends the request, and passes the reply on. Raises GatewayError."""
@@ -133,10 +133,10 @@ class Delivery:
 
 
 class QuestionDelivery(Delivery):
-    """For an operation that workers answer without their model (`core.messages.Question`): it takes no place, passes
+    """For an operation that workers answer without their model (`core.messages.Question`): it takes no slot, passes
     the queue by, and may be answered by any status."""
 
-    takes_place = False
+    takes_slot = False
 
     async def run(self, call: Call, visit: Visit) -> None:
         most = call.runtime.relay.max_reply_bytes

@@ -34,21 +34,21 @@ class Split(Struct, frozen=True):
 
     def choose(self, headers: Headers, principal: Principal) -> str | None:
         """The model that answers; None for `name` itself. A caller is never sent to a model that it may not use."""
-        place: float | None = None
+        point: float | None = None
         passed = 0.0
         for rule in self.rules:
             if not rule.matches(headers, principal.key) or not principal.may_use(rule.model):
                 continue
             if rule.share >= 1:
                 return rule.model
-            if place is None:
-                place = self._place(headers, principal)
+            if point is None:
+                point = self._point(headers, principal)
             passed += rule.share
-            if place < passed:
+            if point < passed:
                 return rule.model
         return None
 
-    def _place(self, headers: Headers, principal: Principal) -> float:
+    def _point(self, headers: Headers, principal: Principal) -> float:
         """From 0 to 1, the same for all that stays together."""
         sticky = (
             principal.key.encode()

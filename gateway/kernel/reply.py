@@ -286,7 +286,7 @@ class ClientReply(Struct, eq=False):
         reply is as before its first."""
         self.committed = self._flowing = False
 
-    def say(self, data: bytes) -> None:
+    def inject(self, data: bytes) -> None:
         """Sends `data` of ours, if there is some, while the reply is paused."""
         if not data:
             return

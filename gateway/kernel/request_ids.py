@@ -33,10 +33,10 @@ def given_id(headers: Headers, known: KnownKeys) -> str | None:
 def given_context(headers: Headers, known: KnownKeys) -> Headers:
     """The headers of the client's trace that hold no key: they are sent to workers, and a trace's id is logged."""
     found = trace_context(headers)
-    for place, (_, value) in enumerate(found):
+    for index, (_, value) in enumerate(found):
         text = value.decode()
         if known.masked(text, headers) != text:
-            return found[:place]  # without the first, which is the trace's parent, the second means nothing
+            return found[:index]  # without the first, which is the trace's parent, the second means nothing
     return found
 
 

@@ -66,7 +66,7 @@ class Mirror(Feature):
     def around_attempt(self, inner: Attempt) -> Attempt:
         def attempt(call: Call, visit: Visit) -> Awaitable[None]:
             # An upload is gone when its own request has ended.
-            if call.delivery.takes_place and self not in call.notes and call.request.form is None:
+            if call.delivery.takes_slot and self not in call.notes and call.request.form is None:
                 call.notes[self] = True
                 op = call.untouched or call.asked
                 self.copy(op, call.record.id, call.request, call.principal, call.share is not None)

@@ -55,7 +55,7 @@ class Pricing(Feature):
             record.cost = self._cost(call, rates) if rates is not None else UNSET
 
     def _cost(self, call: Call, rates: Rates) -> int:
-        if outcome_of(call.record) == "unserved" or not call.delivery.takes_place:
+        if outcome_of(call.record) == "unserved" or not call.delivery.takes_slot:
             return 0
         usage = used(call.record, call.prompt or 0) or self._most(call)
         return rates.of(usage) if usage is not NOTHING else 0
@@ -73,7 +73,7 @@ class Pricing(Feature):
 
     def _header(self, call: Call) -> Headers:
         usage = call.record.usage
-        if usage is None or call.record.stream or not call.delivery.takes_place:
+        if usage is None or call.record.stream or not call.delivery.takes_slot:
             return []
         rates = call.served.tariff.now() if call.served.tariff is not None else None
         if rates is None:

@@ -116,7 +116,7 @@ class Quarantine(Feature):
 
         def workers(call: Call) -> Awaitable[None]:
             suspected = self.held or self in call.notes
-            return checked(call) if suspected and call.delivery.takes_place else inner(call)
+            return checked(call) if suspected and call.delivery.takes_slot else inner(call)
 
         async def checked(call: Call) -> None:
             deaths = call.notes.get(self, ())
@@ -144,7 +144,7 @@ class Quarantine(Feature):
                     await asyncio.wait(deaths)
                     await self.refuse_held(_known_by(call))
                 raise
-            if (self.noted or self.held) and visit.work is None and call.delivery.takes_place:
+            if (self.noted or self.held) and visit.work is None and call.delivery.takes_slot:
                 self._clear_soon(_known_by(call))
 
         return attempt
@@ -169,7 +169,7 @@ class Quarantine(Feature):
         await self.refuse_held(_known_by(call))
 
     def _failed(self, call: Call, visit: Visit, error: GatewayError) -> None:
-        if not call.delivery.takes_place:
+        if not call.delivery.takes_slot:
             return
         # Most streams that a worker's death breaks have nothing to do with it. One that breaks again at once may have.
         few = FEW if visit.produced_before and call.reply.committed else 0

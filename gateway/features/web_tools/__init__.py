@@ -147,11 +147,11 @@ class Rounds(Delivery):
             if call.hold is not None and pending.asked:
                 pending.asked = await call.hold.allow_call(pending.asked, pending.tool.name)
             if self._lane is not None:
-                reply.say(self._writer.called(pending))
+                reply.inject(self._writer.called(pending))
             if pending.error is None:
                 await self._run_tool(pending)
             if self._lane is not None:
-                reply.say(self._writer.returned(pending))
+                reply.inject(self._writer.returned(pending))
             kind, error = pending.tool.kind, pending.error
             call.runtime.observer.tool_called(kind, error)
             before = () if call.record.tools is UNSET else call.record.tools
