@@ -21,8 +21,8 @@ from gateway.core.ports import OpensSockets
 from gateway.light_task import LoopRound
 from gateway.server.cycle import RequestCycle
 from gateway.server.head import response_head
-from gateway.server.places import Places
 from gateway.server.refusal import HttpError, RefusalHeaders
+from gateway.server.slots import Slots
 
 # Past this much unsent data the transport pauses the writer; small, since each stream may hold as much.
 _WRITE_HIGH_BYTES = 65536
@@ -82,7 +82,7 @@ class ClientConnection(asyncio.Protocol):
     At most one request is under way. Bytes behind it stay unparsed until it is answered, and until the client has
     taken enough of the answers before.
 
-    listen, refused, opens, turns, places and draining belong to the class, see `protocol_class`. A changed listen holds
+    listen, refused, opens, turns, slots and draining belong to the class, see `protocol_class`. A changed listen holds
     for open connections, too. turns has those with unparsed bytes. draining says that every answer is the last of its
     connection.
 
@@ -98,14 +98,14 @@ class ClientConnection(asyncio.Protocol):
     # request reads or sets them 33 times, and through a second one each access takes 2 ns more, as in the transport.
     __slots__ = (
         "__weakref__", "_body_chunked", "_body_left", "_body_since", "_body_size", "_deadline", "_discarding", "_ended",
-        "_idle", "_ignored", "_part", "_pausing", "_place", "_queued", "_reading", "_stall", "_timer", "_timer_at",
+        "_idle", "_ignored", "_part", "_pausing", "_queued", "_reading", "_slot_owner", "_stall", "_timer", "_timer_at",
         "_unparsed", "_writable", "app", "client", "connections", "headers", "keep_alive_s", "loop", "loop_round",
         "on_lost", "owner", "running", "server", "tasks", "transport", "write_paused",
     )  # fmt: skip
 
     listen: Listen
     turns: Turns
-    places: Places
+    slots: Slots
     refused: RefusalHeaders
     opens: OpensSockets
     draining = False
@@ -126,7 +126,7 @@ class ClientConnection(asyncio.Protocol):
         self.loop_round = LoopRound.for_loop(self.loop)
         self.connections: set[Any] = server_state.connections
         self.tasks: set[Any] = server_state.tasks  # uvicorn counts and cancels them: tasks, light ones too
-        self._place: str | None = None  # who its place is counted to
+        self._slot_owner: str | None = None  # who its slot is counted to
         self.owner = ""
         self.on_lost: Callable[[str], None] | None = None
         self.client: tuple[str, int] | None = None
@@ -163,17 +163,17 @@ class ClientConnection(asyncio.Protocol):
         self.client = _address(transport.get_extra_info("peername"))
         self.server = _address(transport.get_extra_info("sockname"))
         transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
-        self._place = self.places.enter(self.listen, self.client[0] if self.client is not None else UNOWNED)
-        if self._place is None:
+        self._slot_owner = self.slots.enter(self.listen, self.client[0] if self.client is not None else UNOWNED)
+        if self._slot_owner is None:
             self._refuse(HttpError(503, "overloaded", "too many connections"))
             return
         self._watch(self.listen.header_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.connections.discard(self)
-        if self._place is not None:
-            self.places.release(1, self._place)
-            self._place = None
+        if self._slot_owner is not None:
+            self.slots.release(1, self._slot_owner)
+            self._slot_owner = None
         if self.on_lost is not None:
             self.on_lost(self.owner)
         for timer in (self._timer, self._stall):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 
-KEPT = 64
+RESERVED = 64
 """Descriptors for what is neither a client nor a request: listeners, log, Redis, probes, name lookups."""
 
 
@@ -15,7 +15,7 @@ def fitting_connections(max_connections: int) -> int:
 
     Raises the soft limit of this process (RLIMIT_NOFILE) first, as far as needed and as the hard one allows.
     """
-    needed = 2 * max_connections + KEPT
+    needed = 2 * max_connections + RESERVED
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < needed:
         wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
@@ -25,4 +25,4 @@ def fitting_connections(max_connections: int) -> int:
             soft = wanted
     if soft == resource.RLIM_INFINITY:
         return max_connections
-    return min(max_connections, max(1, (soft - KEPT) // 2))
+    return min(max_connections, max(1, (soft - RESERVED) // 2))

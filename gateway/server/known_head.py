@@ -41,7 +41,7 @@ class KnownHead:
         length = LENGTH.search(message, 0, end - 2)
         if length is None or end + _MOST_DIGITS > listen.max_header_bytes:
             return None
-        at = next(place for place, (name, _) in enumerate(scope["headers"]) if name == b"content-length")
+        at = next(index for index, (name, _) in enumerate(scope["headers"]) if name == b"content-length")
         return cls(message[: length.start(1)], message[length.end(1) : end], at, scope, listen)
 
     def read(self, data: bytes) -> tuple[dict[str, Any], bytes] | None:

@@ -20,8 +20,8 @@ from gateway.light_task import LightTask
 from gateway.server.connection import BETWEEN, BODY, HEAD, LARGE_READ_BYTES, SKIPPED, ClientConnection, Turns
 from gateway.server.cycle import RequestCycle
 from gateway.server.known_head import LENGTH, KnownHead
-from gateway.server.places import Places
 from gateway.server.refusal import HttpError, RefusalHeaders
+from gateway.server.slots import Slots
 
 _NAME = itemgetter(0)
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
@@ -423,6 +423,6 @@ def no_sockets(*_: object) -> None:
 def protocol_class(listen: Listen, refused: RefusalHeaders, opens: OpensSockets = no_sockets) -> type[HttpProtocol]:
     """The protocol for uvicorn's `http=` with these limits."""
     members = {"__slots__": (), "listen": listen, "refused": staticmethod(refused), "turns": Turns()}
-    members["places"] = Places(listen)
+    members["slots"] = Slots(listen)
     members["opens"] = staticmethod(opens)
     return type("Protocol", (HttpProtocol,), members)

@@ -50,11 +50,11 @@ def handshake(headers: Headers, max_bytes: int) -> ServerProtocol | None:
 
 
 class SocketConnection(ClientConnection):
-    """Implements `core.ports.Socket`. It takes over the transport of `http`, and the place of that among the
+    """Implements `core.ports.Socket`. It takes over the transport of `http`, and the slot of that among the
     connections. room: for messages of more than SMALL bytes, until `receive` is called again."""
 
     __slots__ = (
-        "_heard", "_messages", "_parts", "_ping", "_protocol", "_room", "_taken", "_taker", "listen", "places",
+        "_messages", "_parts", "_ping", "_protocol", "_received", "_room", "_taken", "_taker", "listen", "slots",
         "turns",
     )  # fmt: skip
 
@@ -62,7 +62,7 @@ class SocketConnection(ClientConnection):
         for name in ClientConnection.__slots__:
             if name != "__weakref__":
                 setattr(self, name, getattr(http, name))
-        self.listen, self.turns, self.places = http.listen, http.turns, http.places
+        self.listen, self.turns, self.slots = http.listen, http.turns, http.slots
         self._timer = None
         self._deadline = self._body_since = 0.0
         self._part = BETWEEN
@@ -74,7 +74,7 @@ class SocketConnection(ClientConnection):
         self._parts = bytearray()  # of a message in several frames
         self._messages: deque[bytes] = deque()  # whole, and not taken: those of one piece
         self._taker: asyncio.Future[None] | None = None
-        self._heard = True  # since the last ping
+        self._received = True  # since the last ping
         self._ping: asyncio.TimerHandle | None = None
 
     def begin(self, session: SocketSession, rest: bytes) -> None:
@@ -142,7 +142,7 @@ class SocketConnection(ClientConnection):
     # -- what arrives -----------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        self._heard = True
+        self._received = True
         if len(data) >= LARGE_READ_BYTES:
             self._pause_a_turn()
         if self._discarding:
@@ -241,10 +241,10 @@ class SocketConnection(ClientConnection):
 
     def _send_ping(self) -> None:
         """A client of which nothing was heard since the last ping is gone, unless it could not be heard."""
-        if not self._heard and self._reading and not self.write_paused:
+        if not self._received and self._reading and not self.write_paused:
             self._drop()
         elif not self._discarding:
-            self._heard = False
+            self._received = False
             self._protocol.send_ping(b"")
             self._flush()
             self._ping = self.loop.call_later(_PING_S, self._send_ping)

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from gateway.server.descriptors import KEPT, fitting_connections
+from gateway.server.descriptors import RESERVED, fitting_connections
 
 INFINITY = resource.RLIM_INFINITY
 
@@ -14,10 +14,10 @@ INFINITY = resource.RLIM_INFINITY
 @pytest.mark.parametrize(
     ("soft", "hard", "raised", "connections"),
     [
-        (1024, 1_048_576, 20_000 + KEPT, 10_000),
-        (1024, INFINITY, 20_000 + KEPT, 10_000),
-        (1024, 4096, 4096, (4096 - KEPT) // 2),
-        (256, 256, 256, (256 - KEPT) // 2),
+        (1024, 1_048_576, 20_000 + RESERVED, 10_000),
+        (1024, INFINITY, 20_000 + RESERVED, 10_000),
+        (1024, 4096, 4096, (4096 - RESERVED) // 2),
+        (256, 256, 256, (256 - RESERVED) // 2),
         (65_536, 65_536, 65_536, 10_000),
         (INFINITY, INFINITY, INFINITY, 10_000),
         (20, 20, 20, 1),
@@ -44,4 +44,4 @@ def test_a_system_that_lets_no_limit_be_raised(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, INFINITY))
     monkeypatch.setattr(resource, "setrlimit", refuse)
-    assert fitting_connections(10_000) == (256 - KEPT) // 2
+    assert fitting_connections(10_000) == (256 - RESERVED) // 2

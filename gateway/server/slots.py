@@ -1,4 +1,4 @@
-"""The places of client connections: how many there are, and how many of them one address may hold."""
+"""The slots of client connections: how many there are, and how many of them one address may hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.core.addresses import network_of
 from gateway.core.byte_budget import UNOWNED, Shared
 
 
-class Places(Shared):
+class Slots(Shared):
     """The client connections of one server. A trusted proxy brings those of many clients: it may hold all."""
 
     __slots__ = ("_listen", "_trusted")
@@ -24,8 +24,8 @@ class Places(Shared):
         self.limit, self.share = listen.max_connections, listen.connections_share
 
     def enter(self, listen: Listen, host: str) -> str | None:
-        """Takes a place for a connection from `host`, under these settings. Returns who it is counted to, for
-        `release`; None if there is no place."""
+        """Takes a slot for a connection from `host`, under these settings. Returns who it is counted to, for
+        `release`; None if there is no slot."""
         if listen is not self._listen:  # since a reload
             self._use(listen)
         owner = UNOWNED if self._trusted and self._is_trusted(host) else network_of(host)
