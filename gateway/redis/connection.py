@@ -130,7 +130,7 @@ class Connection(asyncio.Protocol):
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         answered, lost, left = self._answered, self._lost, len(words)
 
-        def hear(answer: bytes | Refused) -> None:
+        def on_answer(answer: bytes | Refused) -> None:
             nonlocal left
             left -= 1
             if done.done():
@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
             if not done.done():
                 done.set_exception(why)
 
-        self._answered, self._lost = hear, end
+        self._answered, self._lost = on_answer, end
         self.write(b"".join(map(frame, words)))
         await done
         self._answered, self._lost = answered, lost

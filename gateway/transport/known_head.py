@@ -23,7 +23,7 @@ left to the parser."""
 class KnownHead:
     """The head of one worker's whole replies with status 200, whose connection is kept. learnt: there is one."""
 
-    __slots__ = ("_headers", "_length", "_lessons", "_match", "_places", "learnt")
+    __slots__ = ("_fields", "_headers", "_length", "_lessons", "_match", "learnt")
 
     def __init__(self) -> None:
         self.learnt = False
@@ -31,7 +31,7 @@ class KnownHead:
         self._match: Callable[[bytes], re.Match[bytes] | None] = _NOTHING
         self._headers: Headers = []
         self._length = 0  # which hole is that of Content-Length
-        self._places: list[tuple[int, bytes, int]] = []  # of each hole: its place among the headers, name and number
+        self._fields: list[tuple[int, bytes, int]] = []  # of each hole: its index in the headers, name and number
 
     def learn(self, data: bytes, headers: Headers) -> None:
         """Keeps the head of `data`, one whole reply that was parsed as `headers`, if a Content-Length frames it."""
@@ -45,7 +45,7 @@ class KnownHead:
         for name, hole in zip(found, holes, strict=True):
             pattern += re.escape(data[at : hole.start(2)]) + _VALUES[name]
             at = hole.end(2)
-        self._places = [(names.index(name), name, number) for number, name in enumerate(found, 1)]
+        self._fields = [(names.index(name), name, number) for number, name in enumerate(found, 1)]
         self._length = found.index(b"content-length") + 1
         self._match = re.compile(pattern + re.escape(data[at:end])).match
         self._headers = headers.copy()
@@ -63,6 +63,6 @@ class KnownHead:
             return None
         self._lessons = _LESSONS
         headers = self._headers.copy()
-        for place, name, number in self._places:
-            headers[place] = (name, found[number])
+        for index, name, number in self._fields:
+            headers[index] = (name, found[number])
         return headers, body

@@ -34,7 +34,7 @@ from gateway.transport.names import Name
 
 _LOG = logging.getLogger(__name__)
 _NAME = itemgetter(0)
-_TELL_S = 10.0
+_LOG_EVERY_S = 10.0
 """Seconds between log lines that no file descriptor is left, for each worker address."""
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _METHOD = re.compile(r"[A-Z]+")
@@ -54,7 +54,7 @@ class Connection(Source, Protocol):
 
     exchange    the response that is under way, if any
     began_at    when the newest request was sent, and head_at when the newest head came; seconds of the loop's clock
-    since       when the worker was heard last
+    since       when the worker last sent something
     """
 
     exchange: Incoming | None
@@ -81,7 +81,7 @@ class Origin:
     """
 
     __slots__ = (
-        "_base", "_constant", "_host", "_name", "_port", "_ssl", "_tell_at", "buffer", "connections", "idle",
+        "_base", "_constant", "_host", "_log_at", "_name", "_port", "_ssl", "buffer", "connections", "idle",
         "idle_expiry", "known", "large_reads", "max_idle",
     )  # fmt: skip
 
@@ -101,7 +101,7 @@ class Origin:
         self._ssl = pooled.ssl_context(address) if url.scheme == "https" else None
         # HTTP recommends Host first. identity: the gateway reads replies, and decompression would allow a zip bomb.
         self._constant = b" HTTP/1.1\r\nhost: " + url.netloc.encode() + b"\r\naccept-encoding: identity"
-        self._tell_at = 0.0
+        self._log_at = 0.0
         self.known = KnownHead()
         self.buffer = pooled.buffer
         self.large_reads = pooled.large_reads
@@ -189,8 +189,8 @@ class Origin:
         """The error of a request for which no connection came about, for the reason `error`."""
         if not out_of_descriptors(error):
             return not_connected(error)
-        if (now := asyncio.get_running_loop().time()) >= self._tell_at:
-            self._tell_at = now + _TELL_S
+        if (now := asyncio.get_running_loop().time()) >= self._log_at:
+            self._log_at = now + _LOG_EVERY_S
             _LOG.warning(
                 "no file descriptor is left: raise `ulimit -n` (systemd: LimitNOFILE) or lower listen.max_connections"
             )
