@@ -29,18 +29,18 @@ _MOST = 16_384
 class Habit:
     """The outputs of some requests."""
 
-    __slots__ = ("deviation", "mean", "seen")
+    __slots__ = ("count", "deviation", "mean")
 
     def __init__(self) -> None:
-        self.seen = 0
+        self.count = 0
         self.mean = self.deviation = 0.0
 
     def learn(self, output: float) -> None:
-        self.seen = seen = self.seen + 1
-        share = 1.0 / seen if seen < _REMEMBERED else _LEAST_SHARE
+        self.count = count = self.count + 1
+        share = 1.0 / count if count < _REMEMBERED else _LEAST_SHARE
         away = output - self.mean
         self.mean += share * away
-        if seen > 1:  # the first shows no deviation
+        if count > 1:  # the first shows no deviation
             self.deviation += share * (abs(away) - self.deviation)
 
 
@@ -62,7 +62,7 @@ class Expectations:
         for whose in ((key, model, size), (model, size)):
             habit = self._habits.get(whose)
             if habit is not None:
-                taken = min(habit.seen, KNOWN - known)
+                taken = min(habit.count, KNOWN - known)
                 total += taken * (habit.mean + habit.deviation)
                 known += taken
             if known == KNOWN:

@@ -228,10 +228,10 @@ def _known_headers(plan: Plan) -> Sequence[LimitHeaders]:
     then each verdict decides which of them the headers are about."""
     found = []
     for kind, (limit, remaining, reset) in _HEADERS.items():
-        places = [index for index, rule in enumerate(plan.rules) if rule.kind == kind and not rule.shadow]
-        if len(places) > 1:
+        indexes = [index for index, rule in enumerate(plan.rules) if rule.kind == kind and not rule.shadow]
+        if len(indexes) > 1:
             return ()
-        for index in places:
+        for index in indexes:
             found.append(LimitHeaders(index, (limit, b"%d" % plan.shapes[index].limit), remaining, reset))
     return found
 

@@ -145,7 +145,7 @@ class Tokens(LimitKind):
         return None
 
 
-class Heard(LimitKind):
+class AudioSeconds(LimitKind):
     """Counts seconds of sound, if the file or the worker reports them."""
 
     measured = True
@@ -237,7 +237,7 @@ KINDS: dict[KindOfLimit, LimitKind] = {
     "requests": LimitKind(),
     "tokens": Tokens(),
     "concurrency": InFlight(),
-    "audio_seconds": Heard(),
+    "audio_seconds": AudioSeconds(),
     "cost": Spending(),
 }
 """By the names in gateway.yaml, in the order of headers."""

@@ -144,7 +144,7 @@ class SubjectLimiter:
             self._turn()
 
     def own_of_team(self, team: str, rules: Sequence[tuple[float, Limit]]) -> None:
-        """As `own`, the rules of one team of the store, each with its place among all rules."""
+        """As `own`, the rules of one team of the store, each with its position among all rules."""
         if self._index.own_of_team(team, rules):
             self._turn()
 
@@ -408,7 +408,7 @@ class SubjectLimiter:
     def _see(self, plan: Plan, verdict: Verdict) -> None:
         for index in plan.sums:
             key = plan.keys[index]
-            self._spent.pop(key, None)  # the last seen is the last to be forgotten
+            self._spent.pop(key, None)  # the last used is the last to be forgotten
             self._spent[key] = plan.shapes[index].limit - verdict.counters[index].remaining
         if len(self._spent) > _BUDGETS:
             for old in list(self._spent)[: _BUDGETS // 2]:

@@ -23,7 +23,7 @@ HEARTBEATS = KeyKind("{NAMESPACE:PARTITION}:replicas", saved=False)
 KEY_KINDS = (
     HEARTBEATS,
     KeyKind("{NAMESPACE:PARTITION}:replicas:probe", saved=False),
-    KeyKind("{NAMESPACE:PARTITION}:c:LIMIT:SCOPE", saved=False),  # places of requests that run
+    KeyKind("{NAMESPACE:PARTITION}:c:LIMIT:SCOPE", saved=False),  # slots of requests that run
     KeyKind("{NAMESPACE:PARTITION}:COUNTER:LIMIT:SCOPE"),  # COUNTER is `LimitKind.counter`
 )
 REMEMBERED = 16_384
@@ -55,7 +55,7 @@ class Layout(Struct, frozen=True):
 
 
 Shaped = tuple[float, Limit, Shape]
-"""A rule, its place among all rules, and its numbers."""
+"""A rule, its position among all rules, and its numbers."""
 
 
 class RuleIndex:
@@ -80,12 +80,12 @@ class RuleIndex:
         self._matching: dict[tuple[Dimension, str], list[Shaped]] = {}
         self._own: dict[str, list[Shaped]] = {}
         self._of_team: dict[str, list[Shaped]] = {}
-        for place, rule in enumerate(self.rules):
+        for position, rule in enumerate(self.rules):
             self.longest[rule.kind] = max(self.longest.get(rule.kind, 0.0), rule.per_s)
             self.windows.add((rule.kind, rule.per_s))
             if not _BY_BODY.isdisjoint((*rule.scope, *rule.match)):
                 self.late.add(rule.name)
-            shaped = (place, rule, KINDS[rule.kind].shape(rule, rule.limit))
+            shaped = (position, rule, KINDS[rule.kind].shape(rule, rule.limit))
             for dimension, values in rule.match.items():
                 for value in dict.fromkeys(values):
                     self._matching.setdefault((dimension, value), []).append(shaped)
@@ -103,11 +103,11 @@ class RuleIndex:
         return self._replace(self._own, key, [(-1.0, rule) for rule in rules])
 
     def own_of_team(self, team: str, rules: Sequence[tuple[float, Limit]]) -> bool:
-        """As `own`, the rules of one team of the store, each with its place among all rules."""
+        """As `own`, the rules of one team of the store, each with its position among all rules."""
         return self._replace(self._of_team, team, rules)
 
     def _replace(self, own: dict[str, list[Shaped]], name: str, rules: Sequence[tuple[float, Limit]]) -> bool:
-        shaped = [(place, rule, KINDS[rule.kind].shape(rule, rule.limit)) for place, rule in rules]
+        shaped = [(position, rule, KINDS[rule.kind].shape(rule, rule.limit)) for position, rule in rules]
         before = own.pop(name, [])
         if shaped:
             own[name] = shaped
@@ -265,10 +265,10 @@ def scaled(plan: Plan, replicas: int) -> Plan:
     ceil(limit / replicas)."""
     if plan.local is not None and plan.local[0] == replicas:
         return plan.local[1]
-    kept = [index for index, rule in enumerate(plan.rules) if rule.on_redis_failure == "local"]
-    rules = [plan.rules[index] for index in kept]
+    indexes = [index for index, rule in enumerate(plan.rules) if rule.on_redis_failure == "local"]
+    rules = [plan.rules[index] for index in indexes]
     shapes = tuple(KINDS[rule.kind].shape(rule, -(-rule.limit // replicas)) for rule in rules)
     before = dict(zip([plan.keys[index] for index in plan.sums], plan.before, strict=True))
-    local = Plan.of(rules, [plan.keys[index] for index in kept], shapes, plan.tag, before)
+    local = Plan.of(rules, [plan.keys[index] for index in indexes], shapes, plan.tag, before)
     plan.local = (replicas, local)
     return local

@@ -45,7 +45,7 @@ class Limits:
         found = rules(config)
         self.forms = Forms(config.limiter, own_headers)
         self.index = RuleIndex(found)
-        self._of_teams = [(place - 0.5, rule) for place, rule in enumerate(found) if "team" in rule.scope]
+        self._of_teams = [(position - 0.5, rule) for position, rule in enumerate(found) if "team" in rule.scope]
         self._of_teams += [(float(len(found)), rule) for rule in _own_of_teams(config)]
         self._spend, self._reserve = config.spend, config.limiter.reserve
         self.measured = any(KINDS[rule.kind].measured for rule in found)
@@ -66,12 +66,12 @@ class Limits:
         return found
 
     def of_team(self, name: str, team: object) -> list[tuple[float, Limit]]:
-        """The rules with the numbers of a team of the store, each with its place: right before that rule of the
+        """The rules with the numbers of a team of the store, each with its position: right before that rule of the
         configuration whose number it replaces. team: None for none."""
         numbers = _numbers(team)
-        wanted = [(place, rule) for place, rule in self._of_teams if rule.name in numbers]
-        found = [(place, team_rule(rule, name, numbers[rule.name])) for place, rule in wanted]
-        return [(place, rule) for place, rule in found if rule is not None]
+        wanted = [(position, rule) for position, rule in self._of_teams if rule.name in numbers]
+        found = [(position, team_rule(rule, name, numbers[rule.name])) for position, rule in wanted]
+        return [(position, rule) for position, rule in found if rule is not None]
 
     def own_of_team(self, name: str, team: object) -> list[Limit]:
         """Takes in what `of_team` finds, and returns the rules."""

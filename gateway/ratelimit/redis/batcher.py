@@ -17,7 +17,7 @@ deadline in the server's clock; the server runs no admission after it.
 
 Breaker.  Closed: calls are sent. It opens when the oldest call has taken twice its time, or when `FAILURES` calls in a
 row ended with an error. Open: nothing is sent, `ask` raises at once, settlements are kept. A background probe runs
-every `PROBE_EVERY`; two answers in a row close the breaker, and the kept settlements are sent first.
+every `PROBE_EVERY`; two answers in a row close the breaker, and the backlog is sent first.
 
 A lost call may still run when the server recovers. It is never sent again. So the only wrong charge is that of a
 request or a lease that the server decided in time and whose answer was lost: its slots are released, its rates slide
@@ -57,7 +57,7 @@ COMPANY = 0.05
 BATCH = 256
 MOST_CALLS = 64
 """The most calls under way at once. More would only queue in the server."""
-KEPT = 20_000
+BACKLOG = 20_000
 _NO_PLAN = Plan()
 
 
@@ -104,7 +104,7 @@ class Batcher:
         self._changed = changed
         self._make_room = make_room
         self._queue: deque[Operation] = deque()
-        self._kept: deque[Operation] = deque(maxlen=KEPT)
+        self._backlog: deque[Operation] = deque(maxlen=BACKLOG)
         self._calls: dict[_Call, None] = {}  # the oldest first
         self._urgent = False
         self._flush_scheduled = False  # the queue is sent at the end of the round, or by `_timer`
@@ -144,7 +144,7 @@ class Batcher:
             elif not self._flush_scheduled and self._timer is None:
                 self._timer = self._loop.call_later(COMPANY, self._send)
         elif code == SETTLE:
-            self._kept.append(one)
+            self._backlog.append(one)
 
     async def beat(self) -> None:
         with contextlib.suppress(StoreDown):
@@ -348,9 +348,9 @@ class Batcher:
             if self._probe is None:
                 self._probe = self._loop.create_task(self._keep_probing())
             self._changed()
-        elif self._kept:  # still closed
-            self._queue.extend(self._kept)
-            self._kept.clear()
+        elif self._backlog:  # still closed
+            self._queue.extend(self._backlog)
+            self._backlog.clear()
             self._timer = self._loop.call_later(COMPANY, self._send)
 
     def _give_up(self, reason: str, *, ran: bool) -> None:
@@ -376,7 +376,7 @@ class Batcher:
         for one in operations:
             keep = releases_of(one) if ran else one if one.code == SETTLE else None
             if keep is not None:
-                self._kept.append(keep)
+                self._backlog.append(keep)
 
     async def _keep_probing(self) -> None:
         prompt = 0
@@ -418,8 +418,8 @@ class Batcher:
 
     def _recover(self) -> None:
         self.up, self.reason, self._failures = True, "", 0
-        self._queue.extend(self._kept)
-        self._kept.clear()
+        self._queue.extend(self._backlog)
+        self._backlog.clear()
         if self._queue:
             self._want()
         self._changed()

@@ -40,7 +40,7 @@ def pack(items: Iterable[Operation], deadline: int, slot_ttl: int) -> tuple[list
     keys: list[bytes] = []
     forms: list[tuple[Shape, ...]] = []
     plans: list[tuple[int, int]] = []
-    seen: dict[int, int] = {}  # id of a plan, or of its shapes, which plans of the same rules share -> number
+    numbers: dict[int, int] = {}  # id of a plan, or of its shapes, which plans of the same rules share -> number
     ops: list[Any] = []
     last, number = None, 0
     for one in items:
@@ -52,14 +52,14 @@ def pack(items: Iterable[Operation], deadline: int, slot_ttl: int) -> tuple[list
                 if code == PROBE:
                     keys.append(one.what[0] + b":probe")
                 continue
-            last, number = plan, seen.get(id(plan), 0)
+            last, number = plan, numbers.get(id(plan), 0)
             if not number:
-                form = seen.get(id(plan.shapes))
+                form = numbers.get(id(plan.shapes))
                 if form is None:
                     forms.append(plan.shapes)
-                    form = seen[id(plan.shapes)] = len(forms)
+                    form = numbers[id(plan.shapes)] = len(forms)
                 plans.append((len(keys), form))
-                number = seen[id(plan)] = len(plans)
+                number = numbers[id(plan)] = len(plans)
                 keys += plan.keys
                 if plan.before:
                     keys += [key for key in plan.before if key]

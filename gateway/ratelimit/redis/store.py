@@ -26,7 +26,7 @@ SCRIPT = files(__package__).joinpath("admit.lua").read_bytes()
 _SHA = hashlib.sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
 
 _PLENTY = 16
-_HEARTBEATS_KEPT = 3.5
+_HEARTBEATS_TO_EXPIRY = 3.5
 """A replica counts as gone after missing three heartbeats."""
 
 
@@ -90,7 +90,7 @@ class RedisStore:
         self._servers = servers = Servers(self._settings)
         for tag in range(self.layout.partitions):
             key = self.layout.key(tag, "replicas")
-            beat_ttl = _HEARTBEATS_KEPT * self._heartbeat
+            beat_ttl = _HEARTBEATS_TO_EXPIRY * self._heartbeat
             link = Link(servers, key, SCRIPT, _SHA)
             self._links.append(link)
             me = Replica(key, self._me, round(beat_ttl * 1_000_000), round(slot_ttl * 1_000_000))
