@@ -88,7 +88,7 @@ class Call:
     tried       workers of `served` that failed, and are not asked again
     failed      address of the worker whose visit failed first; None while none has
     lane        of the last stream that a worker began
-    seen        keeps the text of the stream, for a worker that goes on with it
+    sent_text   keeps the text of the stream, for a worker that goes on with it
     hold        holds the reply back from the client; None: the client gets it as it comes
     keeps_body, keeps_op  a feature needs the body of the request, or the operation, behind the first token
     reply_at    when a worker's whole reply had come: what follows is not the worker's time
@@ -106,8 +106,8 @@ class Call:
     __slots__ = (
         "__dict__", "_admitted", "at_end", "began", "client", "confirmed", "context", "counted", "delivery", "endpoint",
         "lane", "notes", "op", "outgoing", "pending", "principal", "prompt", "proven", "record", "reply", "reply_at",
-        "request", "route", "routing", "runtime", "scope", "seen", "served", "stage", "task", "tried", "visit", "waits",
-        "way",
+        "request", "route", "routing", "runtime", "scope", "sent_text", "served", "stage", "task", "tried", "visit",
+        "waits", "way",
     )  # fmt: skip
 
     served: ServedModel
@@ -171,7 +171,7 @@ class Call:
         self.visit: Visit | None = None
         self.lane: Lane | None = None
         self.prompt: int | None = None
-        self.seen: SentText = NO_TEXT
+        self.sent_text: SentText = NO_TEXT
         self.tried: Sequence[WorkerHandle] = ()
         self.reply_at: float | None = None
         self.counted: float | None = None
@@ -341,7 +341,7 @@ class Call:
         visit = self.visit
         if visit is not None and visit.request is not None:
             visit.request.body = b""  # it was made for this visit alone
-        if self.seen.request is not None or self.keeps_body:
+        if self.sent_text.request is not None or self.keeps_body:
             return
         op, runtime = self.op, self.runtime
         assert op is not None
@@ -349,10 +349,10 @@ class Call:
             self.prompt = runtime.estimate(op)
         if self.untouched is not None:
             self.untouched = None
-        if not self.seen.keep(self.outgoing.request):
+        if not self.sent_text.keep(self.outgoing.request):
             self.outgoing.forget()
         self.request.body = b""
-        self.routing.forget_prompt(goes_on=self.seen.lost is None)
+        self.routing.forget_prompt(goes_on=self.sent_text.lost is None)
         if self.keeps_op:
             return
         self.op = None

@@ -25,7 +25,7 @@ from gateway.wire.bulk import is_large
 class Hold(Protocol):
     """Holds a reply back from its client, until it is allowed."""
 
-    def lane(self, reader: Callable[[], StreamReader], writer: StreamWriter, most_bytes: int, seen: SentText) -> Lane:
+    def lane(self, reader: Callable[[], StreamReader], writer: StreamWriter, most_bytes: int, text: SentText) -> Lane:
         """The lane for a stream of the reply. writer: of the client's dialect."""
 
     def writer(self, writer: StreamWriter) -> StreamWriter:
@@ -118,18 +118,18 @@ class Delivery:
     def stream(self, call: Call, visit: Visit, exchange: Exchange) -> Awaitable[None]:
         lane = call.lane
         if lane is None or visit.repeated is None:
-            lane = call.lane = self.lane(call, call.seen)
+            lane = call.lane = self.lane(call, call.sent_text)
         else:
             lane.splice(visit.repeated)
         return carry_stream(call, visit, exchange, lane)
 
-    def lane(self, call: Call, seen: SentText = NO_TEXT) -> Lane:
-        """A lane for a new stream. seen: keeps its text."""
+    def lane(self, call: Call, text: SentText = NO_TEXT) -> Lane:
+        """A lane for a new stream. text: keeps its text."""
         op = cast("Generate", call.asked)  # no other operation is streamed
         dialect, backend, most = call.reply.dialect, call.served.backend, call.runtime.relay.max_reply_bytes
         if call.hold is None:
-            return lane_for(dialect, backend, op, most, seen)
-        return call.hold.lane(partial(backend.reader, op), dialect.writer(op), most, seen)
+            return lane_for(dialect, backend, op, most, text)
+        return call.hold.lane(partial(backend.reader, op), dialect.writer(op), most, text)
 
 
 class QuestionDelivery(Delivery):
@@ -182,17 +182,17 @@ class _Series(Delivery):
 
     def stream(self, call: Call, visit: Visit, exchange: Exchange) -> Awaitable[None]:
         if self._lane is None:
-            self._lane = call.lane = self.lane(call, call.seen)
+            self._lane = call.lane = self.lane(call, call.sent_text)
         return carry_stream(call, visit, exchange, self._lane)
 
-    def lane(self, call: Call, seen: SentText = NO_TEXT) -> Lane:
+    def lane(self, call: Call, text: SentText = NO_TEXT) -> Lane:
         dialect, backend, most = call.reply.dialect, call.served.backend, call.runtime.relay.max_reply_bytes
         reader = partial(series.SeriesReader, backend.reader, self._requests)
         writer = dialect.writer(cast("Complete", call.asked))
         if call.hold is not None:
-            return call.hold.lane(reader, writer, most, seen)
-        seen.stop("choices")
-        return EventLane(reader, writer, most, seen)
+            return call.hold.lane(reader, writer, most, text)
+        text.stop("choices")
+        return EventLane(reader, writer, most, text)
 
     async def respond(self, call: Call, response: Response) -> None:
         call.reply_at = call.runtime.clock()

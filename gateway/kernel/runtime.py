@@ -59,11 +59,11 @@ class Retries(Struct, frozen=True):
 
 
 class Budgets(Struct, frozen=True):
-    """uploads: on the disk. kept: of requests and replies of streams that another worker may go on with. sessions: of
-    the last responses of web sockets."""
+    """uploads: on the disk. continuations: of requests and replies of streams that another worker may go on with.
+    sessions: of the last responses of web sockets."""
 
     uploads: ByteBudget
-    kept: ByteBudget
+    continuations: ByteBudget
     sessions: ByteBudget
 
 

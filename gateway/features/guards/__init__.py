@@ -312,11 +312,11 @@ class HeldReply:
 
     # -- streams ----------------------------------------------------------------------------------------------------
 
-    def lane(self, reader: Callable[[], StreamReader], writer: StreamWriter, most_bytes: int, seen: SentText) -> Lane:
+    def lane(self, reader: Callable[[], StreamReader], writer: StreamWriter, most_bytes: int, text: SentText) -> Lane:
         """As `kernel.delivery.Hold`."""
         if choices_of(cast("Generate", self._call.asked)) != 1:
-            seen.stop("choices")
-        return event_lane(reader, self.writer(writer), most_bytes, seen)
+            text.stop("choices")
+        return event_lane(reader, self.writer(writer), most_bytes, text)
 
     def writer(self, writer: StreamWriter) -> GuardedWriter:
         """`writer` for a stream of this reply."""

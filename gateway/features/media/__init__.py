@@ -32,7 +32,7 @@ class MediaDelivery(Delivery):
         translated, call.record.usage = _passthrough(call).media_whole(response, cast("Media", call.asked))
         return translated
 
-    def lane(self, call: Call, seen: SentText = NO_TEXT) -> Lane:
+    def lane(self, call: Call, text: SentText = NO_TEXT) -> Lane:
         """For keep-alives, which only events have."""
         lane = _passthrough(call).media_lane(cast("Media", call.asked), sse.HEADERS)
         assert lane is not None

@@ -178,7 +178,7 @@ async def _stream(call: Call, reply: Reply, large: bool) -> None:
     if call.hold is None:
         lane = call.lane = EventLane(reader, writer, most)
     else:
-        lane = call.lane = cast("EventLane", call.hold.lane(reader, writer, most, call.seen))
+        lane = call.lane = cast("EventLane", call.hold.lane(reader, writer, most, call.sent_text))
     if large and call.hold is None:
         out = await offload_in_turn(call.owner, lane.feed, b"\n", share=call.share)
     else:

@@ -1,8 +1,8 @@
 """A stream goes on: another worker continues the text that the client has seen, and the client's stream is one.
 
-The lane keeps that text (`Lane.partial`), `Call.seen` the request that the first worker got (`Call.drop_prompt`), and
-the backend makes a request for the rest of both (`Backend.resume`). Whatever cannot be continued ends with the error of
-the first failure; the record says why.
+The lane keeps that text (`Lane.partial`), `Call.sent_text` the request that the first worker got (`Call.drop_prompt`),
+and the backend makes a request for the rest of both (`Backend.resume`). Whatever cannot be continued ends with the
+error of the first failure; the record says why.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Resume(Feature):
                     _not_continued(call, Kind.CLIENT_GONE.value if cause is None else cause.code or cause.kind.value)
                 raise
             finally:
-                call.seen.close()
-                call.seen = NO_TEXT
+                call.sent_text.close()
+                call.sent_text = NO_TEXT
 
         return workers
 
@@ -68,8 +68,8 @@ class Resume(Feature):
             if history is not None and history.resumption is not None:
                 history.begin(call, visit)
             elif call.op is not None and call.op.generates:
-                call.seen.close()
-                call.seen = SentText(Held(call.runtime.budgets.kept, call.owner))
+                call.sent_text.close()
+                call.sent_text = SentText(Held(call.runtime.budgets.continuations, call.owner))
             return inner(call, visit)
 
         return attempt

@@ -189,10 +189,10 @@ class Rounds(Delivery):
 
     # -- the reply of one round -------------------------------------------------------------------------------------
 
-    def lane(self, call: Call, seen: SentText = NO_TEXT) -> Lane:
+    def lane(self, call: Call, text: SentText = NO_TEXT) -> Lane:
         """A lane for the first round; for the next ones the same, since the client sees one reply."""
         rounds = self._rounds
-        seen.stop("tool_call")
+        text.stop("tool_call")
         if self._lane is not None and rounds.count:
             self._lane.restart()
             return self._lane
@@ -204,7 +204,7 @@ class Rounds(Delivery):
         def reader() -> RoundReader:
             return RoundReader(served.backend.reader(rounds.op), rounds, tool_writer)
 
-        self._lane = event_lane(reader, writer, most, seen)
+        self._lane = event_lane(reader, writer, most, text)
         return self._lane
 
     async def respond(self, call: Call, response: Response) -> None:

@@ -226,7 +226,7 @@ def test_streams_that_may_go_on_leave_room_to_others() -> None:
         Two(relay={"continue_bytes": 400_000}, listen={"max_bodies_bytes": 64 << 20}) as stack,
         contextlib.ExitStack() as stop,
     ):
-        kept = stack.gateway.deployment.runtime.budgets.kept
+        kept = stack.gateway.deployment.runtime.budgets.continuations
         stack.sim.fault("stall@1")
 
         def streams(key: str) -> None:

@@ -53,8 +53,8 @@ def test_what_was_kept_goes_once_it_cannot_go_on() -> None:
         runtime = stack.gateway.deployment.runtime
         reading = threading.Thread(target=posted, args=(stack, PATH, {**body, "tools": [TOOL], "stream": True}))
         reading.start()
-        until(lambda: runtime.budgets.kept.reserved > 0)
-        until(lambda: runtime.budgets.kept.reserved == 0)
+        until(lambda: runtime.budgets.continuations.reserved > 0)
+        until(lambda: runtime.budgets.continuations.reserved == 0)
         (request,) = runtime.active.requests
         assert request.outgoing.request.body == b""
         reading.join(30)
@@ -159,7 +159,7 @@ def test_it_ends_in_the_gap(wrap: Callable[[Any], Any], end: str) -> None:
         stack.run(ending())
         stack.run(other.ledger.wait(aborted=1))
         record = stack.record()
-        assert stack.gateway.deployment.runtime.budgets.kept.reserved == 0
+        assert stack.gateway.deployment.runtime.budgets.continuations.reserved == 0
         if end == "client":
             assert (record["outcome"], record["phase"]) == ("cancelled", "streaming")
         else:
