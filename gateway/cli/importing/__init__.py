@@ -1,8 +1,12 @@
 """`dragoman import litellm`: gateway.yaml from LiteLLM's config.yaml and the keys of its database.
 
-litellm.py       its configuration
-litellm_keys.py  the rows of its tables of keys, teams and budgets
-drafts.py        gateway.yaml as it is being written, of whatever program
+litellm.py              its configuration
+litellm_deployments.py  the entries of its model_list, as models and workers
+litellm_credentials.py  its secrets and variables
+litellm_budgets.py      its amounts and periods
+litellm_options.py      why an option has no line in gateway.yaml
+litellm_keys.py         the rows of its tables of keys, teams and budgets
+drafts.py               gateway.yaml as it is being written, of whatever program
 """
 
 from __future__ import annotations
@@ -19,7 +23,9 @@ from gateway import moments
 from gateway.cli import COMMANDS, CommandError, subcommand
 from gateway.cli.configured import read
 from gateway.cli.importing.drafts import Draft, read_foreign
-from gateway.cli.importing.litellm import OF_MODELS, LiteLLM, nano
+from gateway.cli.importing.litellm import LiteLLM
+from gateway.cli.importing.litellm_budgets import nano
+from gateway.cli.importing.litellm_deployments import OF_MODELS
 from gateway.cli.importing.litellm_keys import Spent, models_named, rows, take_in
 from gateway.config import Key
 from gateway.config.environment import variable

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from gateway.cli import CommandError
 from gateway.cli.importing.drafts import Draft, Options, plain
-from gateway.cli.importing.litellm import LiteLLM, add_budget, amount, period
+from gateway.cli.importing.litellm import LiteLLM
+from gateway.cli.importing.litellm_budgets import add_budget, amount, period
 
 _HASH = re.compile(r"[0-9a-f]{64}\Z")
 _COLUMNS = """key_name spend model_spend created_at created_by updated_at updated_by budget_reset_at last_active

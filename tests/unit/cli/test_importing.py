@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from gateway.app import KNOWN
 from gateway.auth import new_key
 from gateway.cli.importing.drafts import Draft, plain
-from gateway.cli.importing.litellm import LiteLLM, period
+from gateway.cli.importing.litellm import LiteLLM
+from gateway.cli.importing.litellm_budgets import period
 from gateway.cli.importing.litellm_keys import take_in
 from gateway.config import load
 from gateway.config.source import read_yaml
