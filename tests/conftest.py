@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import ssl
+import tempfile
 from collections import Counter
 from collections.abc import Generator
 from typing import Any
@@ -56,6 +57,16 @@ ssl.create_default_context = _shared_context
 # `yaml.safe_load` reads with what is written in Python, ten times as long as with libyaml. Its types
 # do not say that both loaders read the same.
 yaml.SafeLoader = yaml.CSafeLoader  # type: ignore[assignment, misc]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A program that a test kills cannot remove its temporary files, so all of them lie in one folder of this run.
+    Folders of the tests themselves stay where pytest has them."""
+    if not hasattr(config, "workerinput"):  # others inherit it
+        tempfile.gettempdir()
+        scratch = tempfile.TemporaryDirectory(prefix="tests-", ignore_cleanup_errors=True)
+        os.environ["TMPDIR"] = scratch.name
+        config.add_cleanup(scratch.cleanup)
 
 
 def pytest_xdist_auto_num_workers() -> int:
