@@ -120,7 +120,7 @@ class Deployment:
             max_body_bytes=config.listen.max_body_bytes,
             relay=config.relay,
             body_budget=host.body_budget,
-            budgets=Budgets(host.upload_budget, host.continue_budget, host.session_budget),
+            budgets=Budgets(host.upload_budget, host.continuation_budget, host.session_budget),
             retries=Retries(config.retry.attempts, budget.earn, budget.spend, config.retry.wait_s),
             clock=clock,
             active=ActiveRequests(),
@@ -232,7 +232,7 @@ class Deployment:
         room, most = room_for_bodies() // host.processes, self.config.relay.continue_bytes
         host.body_budget.limit = listen.max_bodies_bytes or max(room, listen.max_body_bytes)
         host.upload_budget.limit = listen.max_uploads_bytes // host.processes
-        host.continue_budget.limit = room if most is None else most
+        host.continuation_budget.limit = room if most is None else most
         host.session_budget.limit = host.body_budget.limit // 2
         for room_of in host.budgets:
             room_of.share = listen.caller_share

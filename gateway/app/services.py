@@ -60,10 +60,10 @@ class Host:
         self.processes = available.processes
         self.body_budget = ByteBudget()
         self.upload_budget = ByteBudget()
-        self.continue_budget = ByteBudget()
+        self.continuation_budget = ByteBudget()
         self.session_budget = ByteBudget()
-        self.budgets = (self.body_budget, self.upload_budget, self.continue_budget, self.session_budget)
-        metrics.continue_bytes.set_function(lambda: self.continue_budget.reserved)
+        self.budgets = (self.body_budget, self.upload_budget, self.continuation_budget, self.session_budget)
+        metrics.continue_bytes.set_function(lambda: self.continuation_budget.reserved)
         self.known_keys = KnownKeys()
         self.roster = Roster()
         self.deployments: list[Deployment] = []
