@@ -34,9 +34,9 @@ class Overview:
             ids = await self._store.newest(_READ, after)
             for batch in await self._store.batches(ids):
                 if wanted(batch.spec.team) and status in (None, batch.status):
-                    found.append(_described(batch))
                     if len(found) == most:
-                        return found, batch.spec.id
+                        return found, found[-1]["id"]
+                    found.append(_described(batch))
             if len(ids) < _READ:
                 return found, None
             after = ids[-1]

@@ -75,8 +75,10 @@ def opened(browser: Browser, stack: Stack) -> None:
     browser.until("!document.querySelector('#tab-spend').hidden && !document.querySelector('#tab-keys').hidden")
 
 
-def unlocked(browser: Browser, stack: Stack, secret: str = ROOT) -> None:
+def unlocked(browser: Browser, stack: Stack, secret: str = ROOT, script: str = "0") -> None:
+    """script: is run before the key is given."""
     opened(browser, stack)
+    browser.run(script)
     tab(browser, "keys")
     browser.type("#admin-key", secret)
     browser.click("#admin-form button")
@@ -353,6 +355,14 @@ def test_many_keys_come_in_pages(browser: Browser, stack: Stack) -> None:
     assert browser.run("document.querySelector('#keys-pages').hidden")
 
 
+ONE_ROW = """
+    window.whole = window.fetch;
+    window.fetch = (address, options) => window.whole(String(address).replace("limit=100", "limit=1"), options);
+"""
+"""Pages of tables have one row."""
+WHOLE = "window.fetch = window.whole"
+
+
 def test_batches_are_listed_and_cancelled_by_their_admins(browser: Browser, stack: Stack) -> None:
     (worker,) = stack.gateway.deployment.pools["m"].workers
     worker.learns, worker.max_in_flight, worker.in_flight = False, 1, 1  # nothing is idle
@@ -373,10 +383,19 @@ def test_batches_are_listed_and_cancelled_by_their_admins(browser: Browser, stac
     row = "#batches-table tbody tr:last-child"
     browser.until(f"document.querySelector('{row}').textContent.includes('in progress')")
     assert "0 of 2" in browser.text(row)
+    browser.run(ONE_ROW)
+    browser.click("#batches-filter button")
+    browser.until("document.querySelectorAll('#batches-table tbody tr').length === 1")
+    for button, number, shown in (("last", 2, made[0]), ("first", 1, made[1]), ("last", 2, made[0])):
+        browser.click(f"#batches-pages button:{button}-of-type")
+        browser.until(f"document.querySelector('#batches-table td').textContent === '{shown}'")
+        assert browser.text("#batches-pages span") == f"{number} to {number}"
+        assert browser.run(f"document.querySelector('#batches-pages button:{button}-of-type').hidden")
     browser.click(f"{row} button")
     browser.until(f"document.querySelector('{row} button').textContent === 'Cancel: sure?'")
     browser.click(f"{row} button")
     browser.until(f"document.querySelector('{row}').textContent.includes('cancelled')")
+    browser.run(WHOLE)
     browser.choose("#batches-status", "cancelled")
     browser.click("#batches-filter button")
     browser.until("document.querySelectorAll('#batches-table tbody tr').length === 1")

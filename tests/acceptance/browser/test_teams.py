@@ -11,7 +11,7 @@ import pytest
 from gateway.auth.stored import TeamOptions
 from tests.acceptance.browser.chromium import Browser
 from tests.acceptance.browser.test_console import browser, colour, resize, shared, tab
-from tests.acceptance.browser.test_pages import RED, ROOT, SEARCH, fits, names, opened, quiet, stack, unlocked
+from tests.acceptance.browser.test_pages import ONE_ROW, RED, ROOT, SEARCH, fits, names, opened, quiet, stack, unlocked
 from tests.support.harness import Stack, until
 from tests.unit.app.asking import CHAT
 
@@ -105,6 +105,21 @@ def test_an_entry_from_its_making_to_its_end(browser: Browser, stack: Stack) -> 
     assert api(stack, "GET", "/teams/blue%2Fgreen")["where"] == "store", "one click does not delete"
     browser.click("#team-delete")
     browser.until(f"!{row('blue/green')}")
+    assert quiet(browser)
+
+
+def test_each_page_of_teams_is_turned_to(browser: Browser, stack: Stack) -> None:
+    every = [one["name"] for one in api(stack, "GET", "/teams")["teams"]]
+    unlocked(browser, stack, script=ONE_ROW)
+    tab(browser, "teams")
+    for number, name in enumerate(every, 1):
+        browser.until(f"document.querySelector('#teams-entries td')?.textContent === '{name}'")
+        assert names(browser, "teams-entries") == [name]
+        assert browser.text("#teams-pages span") == f"{number} to {number}"
+        if number < len(every):
+            browser.click("#teams-pages button:last-of-type")
+    assert len(every) > 1
+    assert browser.run("document.querySelector('#teams-pages button:last-of-type').hidden")
     assert quiet(browser)
 
 

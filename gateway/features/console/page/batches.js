@@ -1,8 +1,8 @@
 // Batches of all tenants that the admin may see, with the credential that the section of keys was opened with.
 
-import { rows } from "./tables.js";
+import { PAGE, Pages, rows } from "./tables.js";
 
-const PAGE = 50, EVERY_MS = 5000;
+const EVERY_MS = 5000;
 const at = (id) => document.getElementById(id);
 const count = (value) => value.toLocaleString("en");
 const STYLES = { completed: "good", failed: "bad", expired: "warn", cancelled: "warn", cancelling: "warn" };
@@ -12,9 +12,9 @@ export class Batches {
     this.keys = keys;
     this.asked = 0;
     this.sure = null; // the id of the batch that the next click cancels
+    this.pages = new Pages("batches-pages", "batches-filter", (starts) => this.load(starts));
     keys.follow((open) => this.opened(open));
-    at("batches-filter").onsubmit = (event) => { event.preventDefault(); this.load(); };
-    at("batches-more").onclick = () => this.load(this.next);
+    at("batches-filter").onsubmit = (event) => { event.preventDefault(); this.load([""]); };
   }
 
   opened(open) {
@@ -22,24 +22,26 @@ export class Batches {
     at("batches-locked").hidden = open;
     at("batches-open").hidden = !open;
     at("batches-wrong").textContent = "";
+    this.pages.first();
     if (open) this.load();
     else this.draw([]);
   }
 
-  async load(after = "") {
+  // The page that `starts` ends with, by default the one that is shown. A page that has become empty gives way.
+  async load(starts = this.pages.starts) {
     const mine = ++this.asked;
-    const query = new URLSearchParams({ limit: PAGE, after, team: at("batches-team").value.trim(), status: at("batches-status").value });
+    const query = new URLSearchParams({ limit: PAGE, after: starts.at(-1), team: at("batches-team").value.trim(), status: at("batches-status").value });
     try {
       const page = await this.keys.call("GET", `/batches?${query}`);
       if (mine !== this.asked) return;
-      this.next = page.next;
-      this.draw(after ? [...this.batches, ...page.batches] : page.batches);
+      if (!page.batches.length && !page.next && starts.length > 1) return this.load(starts.slice(0, -1));
+      this.pages.show(starts, page.batches.length, page.next);
+      this.draw(page.batches);
       at("batches-wrong").textContent = "";
     } catch (error) {
       if (mine === this.asked) at("batches-wrong").textContent = error.message;
     }
-    // More than the first page stays as it is: it would be torn from under the reader.
-    if (!after) setTimeout(() => (mine === this.asked ? this.load() : null), EVERY_MS);
+    setTimeout(() => (mine === this.asked ? this.load() : null), EVERY_MS);
   }
 
   draw(batches) {
@@ -54,7 +56,6 @@ export class Batches {
       ];
     }), 0, Infinity);
     at("batches-none").textContent = batches.length ? "" : "No batch is here.";
-    at("batches-more").hidden = !this.next;
   }
 
   button(batch) {

@@ -2,7 +2,7 @@
 // admin's own credential, which is kept in this page alone, and gone when the page is.
 
 import { money, per, strain } from "./spend.js";
-import { PAGE, pages, returned, rows, turned } from "./tables.js";
+import { PAGE, Pages, returned, rows } from "./tables.js";
 
 const COPIED_MS = 2000;
 const at = (id) => document.getElementById(id);
@@ -53,16 +53,13 @@ export class Keys {
     this.changing = null; // the name of the key that the form changes, and its options before; null: it makes a key
     this.admin = "";
     this.keys = [];
-    this.starts = [""]; // of the pages up to the one that is shown: after which name each begins
     this.followers = []; // called with whether a credential is there
     this.shown = null; // the key whose details are open
     this.creation = null; // the last one that may have arrived: its body, and its idempotency key
     at("admin-form").onsubmit = (event) => { event.preventDefault(); this.open(); };
     at("admin-forget").onclick = () => this.forget("");
     at("keys-filter").onsubmit = (event) => { event.preventDefault(); this.list([""]); };
-    const [before, next] = at("keys-pages").querySelectorAll("button");
-    before.onclick = () => this.turn(this.starts.slice(0, -1));
-    next.onclick = () => this.turn([...this.starts, this.next]);
+    this.pages = new Pages("keys-pages", "keys-filter", (starts) => this.list(starts));
     at("keys-new").onsubmit = (event) => { event.preventDefault(); this.changing ? this.update() : this.create(); };
     at("new-cancel").onclick = () => this.make();
     at("key-edit").onclick = () => this.change();
@@ -125,7 +122,7 @@ export class Keys {
   forget(why) {
     this.admin = "";
     this.keys = [];
-    this.starts = [""];
+    this.pages.first();
     this.draw();
     this.hide();
     this.close();
@@ -147,21 +144,15 @@ export class Keys {
     return this.step(() => this.load(starts));
   }
 
-  async turn(starts) {
-    await this.list(starts);
-    turned("keys-pages", "keys-filter");
-  }
-
   // The page that `starts` ends with, by default the one that is shown. A page that has become empty gives way.
-  async load(starts = this.starts) {
+  async load(starts = this.pages.starts) {
     const query = new URLSearchParams({ limit: PAGE, after: starts.at(-1), match: at("keys-match").value.trim() });
     if (at("keys-team").value.trim()) query.set("team", at("keys-team").value.trim());
     if (at("keys-revoked").checked) query.set("revoked", "true");
     const page = await this.call("GET", `/keys?${query}`);
     if (!page.keys.length && starts.length > 1) return this.load(starts.slice(0, -1));
-    this.starts = starts;
     this.keys = page.keys;
-    this.next = page.next;
+    this.pages.show(starts, page.keys.length, page.next);
     at("admin-form").hidden = true;
     const first = at("keys-open").hidden;
     at("keys-open").hidden = false;
@@ -180,7 +171,6 @@ export class Keys {
       return [key.name, key.team ?? "–", key.models?.join(", ") ?? "all", key.limits?.budget ? money(key.limits.budget, this.currency) : "–", state(key), used(key), key.changed?.slice(0, 10) ?? "–", key.changed_by ?? "configuration", button];
     }));
     at("keys-none").textContent = this.keys.length ? "" : "No key is here.";
-    pages("keys-pages", (this.starts.length - 1) * PAGE, this.keys.length, Boolean(this.next));
   }
 
   show(key) {

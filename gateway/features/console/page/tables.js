@@ -4,13 +4,40 @@ const ROWS = 200;
 export const PAGE = 100; // rows of a table that is fetched by pages
 
 // The line below a table that is fetched by pages: which rows it shows, and the buttons to the pages beside it. from:
-// how many rows come before; total: how many there are, if that is known.
-export function pages(id, from, count, more, total = null) {
+// how many rows come before; total: how many there are, if that is known; back: whether a page comes before.
+export function pages(id, from, count, more, total = null, back = from > 0) {
   const line = document.getElementById(id), [before, next] = line.querySelectorAll("button");
-  line.hidden = !from && !more;
-  before.hidden = !from;
+  line.hidden = !back && !more;
+  before.hidden = !back;
   next.hidden = !more;
-  line.querySelector("span").textContent = `${from + 1} to ${from + count}${total === null ? "" : ` of ${total}`}`;
+  line.querySelector("span").textContent = !count ? "" : `${from + 1} to ${from + count}${total === null ? "" : ` of ${total}`}`;
+}
+
+// Pages of a table, each of which begins after the last row of the one before, and is short where the reader may not see
+// all. load: (starts) => fetches the page that begins after the last of them, and shows it.
+export class Pages {
+  constructor(id, top, load) {
+    this.id = id;
+    this.first();
+    const [before, next] = document.getElementById(id).querySelectorAll("button");
+    const turn = async (starts) => { await load(starts); turned(id, top); };
+    before.onclick = () => turn(this.starts.slice(0, -1));
+    next.onclick = () => turn([...this.starts, this.next]);
+  }
+
+  first() {
+    this.starts = [""];
+    this.counts = [];
+  }
+
+  // count: the rows of the page that begins after the last of starts; next: after which row the one behind it begins.
+  show(starts, count, next) {
+    this.starts = starts;
+    this.next = next;
+    this.counts = [...this.counts.slice(0, starts.length - 1), count];
+    const from = this.counts.slice(0, -1).reduce((sum, one) => sum + one, 0);
+    pages(this.id, from, count, Boolean(next), null, starts.length > 1);
+  }
 }
 
 // After another page was asked for: its first row, and the focus where it was, or beside that.

@@ -2,9 +2,9 @@
 
 import { listed } from "./keys.js";
 import { money, per, strain } from "./spend.js";
-import { rows } from "./tables.js";
+import { PAGE, Pages, rows } from "./tables.js";
 
-const PAGE = 50, EVERY_MS = 60000;
+const EVERY_MS = 60000;
 const at = (id) => document.getElementById(id);
 const count = (value) => value.toLocaleString("en");
 const pairs = (own) => Object.entries(own).map(([name, number]) => `${name}=${number}`).join(", ");
@@ -39,7 +39,7 @@ export class Teams {
     this.budgets = new Map(); // by the name of the team
     this.shown = null; // the team whose details are open
     this.changing = null; // the team that the form changes, and its options before; null: it makes an entry
-    at("teams-more").onclick = () => this.step(() => this.load(this.next));
+    this.pages = new Pages("teams-pages", "teams-entries", (starts) => this.step(() => this.load(starts)));
     at("team-form").onsubmit = (event) => { event.preventDefault(); this.save(); };
     at("team-cancel").onclick = () => this.make();
     at("team-edit").onclick = () => this.change();
@@ -55,6 +55,7 @@ export class Teams {
     at("teams-wrong").textContent = "";
     this.close();
     this.make();
+    this.pages.first();
     if (open) this.step(() => this.load());
     else this.take([]);
   }
@@ -78,15 +79,16 @@ export class Teams {
     }
   }
 
-  async load(after = "") {
+  // The page that `starts` ends with, by default the one that is shown. A page that has become empty gives way.
+  async load(starts = this.pages.starts) {
     const mine = ++this.asked;
-    const page = await this.keys.call("GET", `/teams?${new URLSearchParams({ limit: PAGE, after })}`);
+    const page = await this.keys.call("GET", `/teams?${new URLSearchParams({ limit: PAGE, after: starts.at(-1) })}`);
     if (mine !== this.asked) return;
-    this.next = page.next;
-    this.take(after ? [...this.teams, ...page.teams] : page.teams);
+    if (!page.teams.length && starts.length > 1) return this.load(starts.slice(0, -1));
+    this.pages.show(starts, page.teams.length, page.next);
+    this.take(page.teams);
     this.look(page.teams, mine).catch(() => null); // they are not waited for
-    // More than the first page stays as it is: it would be torn from under the reader.
-    if (!after) setTimeout(() => (mine === this.asked ? this.load().catch(() => null) : null), EVERY_MS);
+    setTimeout(() => (mine === this.asked ? this.load().catch(() => null) : null), EVERY_MS);
   }
 
   // Reads the budgets of teams, with what is spent of them and left; none where they cannot be read now.
@@ -123,7 +125,6 @@ export class Teams {
       ];
     }), 0, Infinity);
     at("entries-none").textContent = this.teams.length ? "" : "No team is here.";
-    at("teams-more").hidden = !this.next;
   }
 
   // Leads to the keys of the team.

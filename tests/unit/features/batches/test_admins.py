@@ -82,6 +82,7 @@ def test_an_admin_sees_those_of_its_teams_the_newest_first(stack: Stack) -> None
     assert ids(page) == [anthropics, bobs]
     last = asked(stack, "root", limit=2, after=page.json()["next"])
     assert (ids(last), last.json()["next"]) == ([alices], None)
+    assert asked(stack, "root", limit=3).json()["next"] is asked(stack, "lead", limit=2).json()["next"] is None
     shown = asked(stack, "lead", f"/{anthropics}").json()
     assert {name: shown[name] for name in ("api", "team", "key", "endpoint", "ended", "requests")} == {
         "api": "anthropic", "team": "blue", "key": "alice", "endpoint": "/v1/messages", "ended": False, "requests": 1
