@@ -26,7 +26,7 @@ COMMANDS = {
         "dragoman translate --from anthropic --to vllm < request.json",
     ),
     "explain": (
-        "say which worker would take a request on standard input, and why",
+        "show which worker would take a request on standard input, and why",
         "dragoman explain --model smollm2 < request.json",
     ),
     "schema": ("print the JSON Schema of gateway.yaml, for editors", "dragoman schema > gateway.schema.json"),

@@ -49,7 +49,7 @@ FIELDS: Tables = {
         Field("truncation_direction", "renamed", "Left", "TEI's, of truncate", "truncation_side", beside=_CUT),
         *_SCORING,
         Field("max_chunks_per_doc", "ignored", 10, "Cohere's first API alone had it"),
-        Field("relevant_spans", "ignored", True, "no engine behind us tells them"),
+        Field("relevant_spans", "ignored", True, "no engine behind us returns them"),
     ),
     "score": (
         Field("queries", "renamed", "hi", "one for all documents, or one for each", _QUERY),

@@ -31,7 +31,7 @@ REFUSED: Mapping[str, str] = {
 """Why a member is refused, for its client. The first is obeyed where responses are stored."""
 _CHOICE = "auto where it names a tool that was left out; allowed_tools shortens the list"
 _STORE = "the reply says whether it is stored; true is named where nothing is"
-_STREAM = "usage is always told, and nothing is obfuscated"
+_STREAM = "usage is always sent, and nothing is obfuscated"
 _EFFORT = "xhigh and max are high. Left out and named for a model that does not reason"
 _INCLUDE = "logprobs, and reasoning.encrypted_content; what else it names is dropped and named"
 FIELDS: Tables = {
@@ -43,7 +43,7 @@ FIELDS: Tables = {
         *rows("mapped", "", temperature=0.5, top_p=0.9, frequency_penalty=0.5, presence_penalty=0.5),
         renamed("top_logprobs", "logprobs, top_logprobs", 2),
         Field("user", "mapped", "user-1"),
-        Field("metadata", "emulated", {"k": "v"}, "told again in the reply"),
+        Field("metadata", "emulated", {"k": "v"}, "repeated in the reply"),
         Field("tool_choice", "mapped", "required", _CHOICE, beside=_WITH_TOOLS),
         Field("parallel_tool_calls", "mapped", False, "left out and named for workers without it", beside=_WITH_TOOLS),
         renamed("text.format", "response_format", {"type": "json_object"}),

@@ -78,7 +78,7 @@ export class Playground {
       if (!reply.ok) throw new Error((await reply.json()).error);
       await this.follow(reply.body.getReader(), send);
     } catch (error) {
-      at("outcome").textContent = error.name === "AbortError" ? "stopped: the worker is told to end, too" : error.message;
+      at("outcome").textContent = error.name === "AbortError" ? "stopped, at the worker too" : error.message;
     } finally {
       this.busy(false);
     }
