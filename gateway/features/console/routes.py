@@ -163,9 +163,9 @@ class Console:
         return await self._state_by(self._registry.collect())
 
     async def state_of_all(self) -> State:
-        """The state of all processes, which is at most `FRESH_S` old."""
+        """The state of all processes, which is at most `FRESH_S` old, and none from before a start was over."""
         async with self._making:  # several may ask while one state is made
-            if self._state is None or time.monotonic() - self._state[0] >= FRESH_S:
+            if self._state is None or self._state[1].starting or time.monotonic() - self._state[0] >= FRESH_S:
                 self._state = (time.monotonic(), await self._make())
             return self._state[1]
 

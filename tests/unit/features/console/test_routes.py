@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -219,6 +220,16 @@ def test_looking_often_costs_no_more(local: Stack, monkeypatch: pytest.MonkeyPat
         for _ in range(20):
             assert client.get(local.admin_url + "/status.json").status_code == 200
     assert made == 1
+
+
+async def test_a_state_from_before_the_start_was_over_is_not_shown_after_it(local: Stack) -> None:
+    """The gateway writes one to Redis before its workers are probed."""
+    starting = True
+    look = local.gateway._watched  # the view that a gateway gives its console
+    console = Console(lambda: replace(look(), starting=starting), CollectorRegistry())
+    assert (await console.state_of_all()).starting
+    starting = False
+    assert not (await console.state_of_all()).starting
 
 
 async def test_one_state_is_made_for_all_who_look_at_once(local: Stack) -> None:
