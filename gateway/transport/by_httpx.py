@@ -164,16 +164,18 @@ class Line:
     def pause_reading(self) -> None:
         self.reading_paused = True
         self._flowing.clear()
-        if self._clock is not None:
-            self._clock.reschedule(None)
+        self._reschedule(None)
 
     def resume_reading(self) -> None:
         if self.reading_paused:
             self.reading_paused = False
             self.since = self._loop.time()  # the worker could not send: its silence starts now
             self._flowing.set()
-            if self._clock is not None:
-                self._clock.reschedule(self.since + self._deadlines.idle)
+            self._reschedule(self.since + self._deadlines.idle)
+
+    def _reschedule(self, when: float | None) -> None:
+        if self._clock is not None and not self._clock.expired():  # one that has run out cannot be put off
+            self._clock.reschedule(when)
 
     def _request(self, head: bytes, body: bytes | Body) -> httpx.Request:
         """`head`, which `Origin.head` has made and checked, and the body as httpx takes them."""
@@ -194,8 +196,7 @@ class Line:
                 return
             self._sent = True
             self.began_at = self.since = self._loop.time()
-            if self._clock is not None:
-                self._clock.reschedule(self.since + self._deadlines.first_byte)
+            self._reschedule(self.since + self._deadlines.first_byte)
 
     async def _carry(self, exchange: Incoming, request: httpx.Request) -> None:
         try:

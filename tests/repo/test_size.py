@@ -29,7 +29,7 @@ LINES = {
     "gateway/server": 1_840,
     "gateway/tools": 534,
     "gateway/translation": 1_913,
-    "gateway/transport": 1_722,
+    "gateway/transport": 1_723,
     "gateway/wire": 8_191,
     "workers": 490,
     "workers/embedded": 370,

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from gateway.core.errors import GatewayError
+from gateway.core.http import Request
+from gateway.core.ports import Deadlines
 from gateway.transport.by_httpx import ByHttpx
 from tests.unit.transport import test_framing as framing
-from tests.unit.transport.conftest import PATIENCE, MakeClient, Serve
+from tests.unit.transport.conftest import PATIENCE, MakeClient, Serve, once
 from tests.unit.transport.test_cancel import (  # noqa: F401
     test_before_the_head,
     test_close_tells_the_worker_at_once_and_is_idempotent,
@@ -74,6 +78,20 @@ async def pooled() -> AsyncIterator[MakeClient]:
     for client in made:
         await asyncio.wait_for(client.close(), PATIENCE)
         assert client.open == client.idle == 0
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_reader_pauses_as_the_time_runs_out(turns: int, serve: Serve, pooled: MakeClient) -> None:
+    """turns: of the loop, in which the timer fires, and then what it ends goes on."""
+    worker = await serve(once(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n"))
+    exchange = await pooled().send(Request("GET", "/"), worker.address, Deadlines(idle=0.05))
+    time.sleep(0.1)  # noqa: ASYNC251 - the loop stands still
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    exchange.pause()
+    exchange.resume()
+    with pytest.raises(GatewayError, match="fell silent"):
+        await exchange.read()
 
 
 # httpx has another parser of HTTP/1.1, h11. It reads these, of which none can split a reply.
