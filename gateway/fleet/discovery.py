@@ -24,8 +24,8 @@ MOST_WORKERS = 1000
 READ_S = 2.0
 """Seconds after which reading a source counts as failed."""
 _ABSENT_S = 10.0
-"""After so many seconds in which name servers answered that nobody has a name, that is the answer: a model may have no
-worker now. Earlier, the name may be about to come: machines start together."""
+"""After so many seconds in which a registry has no worker, or name servers answer that nobody has a name, that is the
+answer: a model may have no worker now. Earlier, workers may be about to come: machines start together."""
 _ABSENT = frozenset({socket.EAI_NONAME, socket.EAI_NODATA})
 
 
@@ -155,7 +155,11 @@ class Discovery:
                 self._lost.add(source.name)
                 self._report(source.name, type(error).__name__)
         else:
-            self.unread.discard(source.name)
+            if any(self.read[source.name].values()):
+                self._absent_since.pop(source.name, None)
+                self.unread.discard(source.name)
+            else:
+                self._absent(source.name)
             self.read_at[source.name] = time.time()
             if source.name in self._lost:
                 self._lost.discard(source.name)
@@ -164,10 +168,15 @@ class Discovery:
             await self._show(model)
 
     def _unanswered(self, source: str, error: Exception) -> None:
-        """A source could not be read. A name that nobody has for a while is an answer."""
-        if not (isinstance(error, socket.gaierror) and error.errno in _ABSENT):
+        """A source could not be read. A name that nobody has names no worker."""
+        if isinstance(error, socket.gaierror) and error.errno in _ABSENT:
+            self._absent(source)
+        else:
             self._absent_since.pop(source, None)
-        elif self._clock() - self._absent_since.setdefault(source, self._clock()) >= _ABSENT_S:
+
+    def _absent(self, source: str) -> None:
+        """A source has no worker. A Redis that was emptied has none until they have entered it again."""
+        if self._clock() - self._absent_since.setdefault(source, self._clock()) >= _ABSENT_S:
             self.unread.discard(source)
 
     async def _watch(self, source: Source) -> None:

@@ -45,6 +45,13 @@ def shown(stack: Stack) -> tuple[bool, list[str]]:
     return state["starting"], state["unread"]
 
 
+def enter(server: Server, worker: Stack) -> None:
+    """Puts the worker's entry into the registry."""
+    server.command("SADD", "{dragoman-workers}", "w")
+    entry = json.dumps({**json.loads(writer.WorkerEntry(worker.sim.url, ("sim",), "simulated").text()), "id": "w"})
+    server.command("SET", "{dragoman-workers}:w", entry)
+
+
 class Away:
     """A look-up that fails until it is there: of names, or of an identity provider's keys."""
 
@@ -118,6 +125,7 @@ def without(source: str, patch: pytest.MonkeyPatch, folder: Path, **start: objec
 def test_a_gateway_is_not_ready_before_each_source_was_read(
     source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr("gateway.fleet.discovery._ABSENT_S", 0.2)
     with without(source, monkeypatch, tmp_path) as (stack, come):
         assert ready(stack) == (503, "starting\n")
         assert shown(stack) == (True, [source])
@@ -137,6 +145,23 @@ def test_it_is_ready_in_the_end(source: str, monkeypatch: pytest.MonkeyPatch, tm
         assert shown(stack) == (False, [source])
         (line,) = stack.events("ready although sources could not be read")
         assert line["sources"] == [source]
+
+
+def test_a_registry_without_workers_counts_after_a_while(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Redis that was emptied has none until they enter it again."""
+    models = {"m": {"discover": {"redis": True}}}
+    config = {"redis": {"addresses": [server.address], "timeout_s": 10}, "models": models}
+    with Stack(({},), {}) as worker, Stack((), {**config, **LOCAL}) as stack:
+        assert ready(stack) == (503, "starting\n")
+        assert shown(stack) == (True, ["registry"])
+        enter(server, worker)
+        until(lambda: ready(stack) == (200, "ready\n"))
+        until(lambda: ask(stack) == 200)  # once the worker was probed
+    server.command("FLUSHALL")
+    monkeypatch.setattr("gateway.fleet.discovery._ABSENT_S", 0.2)
+    with Stack((), config) as stack:
+        assert ready(stack) == (503, "starting\n")
+        until(lambda: ready(stack) == (200, "ready\n"))
 
 
 def test_once_ready_it_stays_so_over_a_reload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -177,9 +202,7 @@ def kept(server: Server, tmp_path: Path) -> Iterator[tuple[dict[str, Any], Stack
         "start": {"known_folder": str(tmp_path / "known")},
     }
     with Stack(({},), {}) as worker:
-        server.command("SADD", "{dragoman-workers}", "w")
-        entry = json.dumps({**json.loads(writer.WorkerEntry(worker.sim.url, ("sim",), "simulated").text()), "id": "w"})
-        server.command("SET", "{dragoman-workers}:w", entry)
+        enter(server, worker)
         with Stack((), config) as stack:
             mirror = stack.gateway.deployment.services.keys
             assert mirror is not None
