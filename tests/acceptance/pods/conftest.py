@@ -35,7 +35,7 @@ VALKEY = "valkey/valkey:9.1-alpine"
 VLLM = "localhost/engine:pods"
 WORKER = "dragoman/worker:pods"
 _SHOWN = 20_000
-"""Characters at the end of a gateway's log."""
+"""Characters at the begin and as many at the end of a Pod's log."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -46,12 +46,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Adds the logs of the gateways' Pods to the report of a test that failed: the Pods are gone afterwards."""
+    """Adds the logs of gateways and workers, without requests that were answered, to the report of a test that failed:
+    the Pods are gone afterwards."""
     report = yield
     installed = getattr(item, "funcargs", {}).get("installed")
     if report.failed and installed is not None:
-        for pod in installed.pods("gateway"):
-            report.sections.append((f"log of {pod.name}", installed.cluster.log(pod)[-_SHOWN:]))
+        for pod in [*installed.pods("gateway"), *installed.pods("worker")]:
+            lines = installed.cluster.log(pod).splitlines()
+            text = "\n".join(line for line in lines if '"outcome":"ok"' not in line)
+            shown = text if len(text) <= 2 * _SHOWN else f"{text[:_SHOWN]}\n...\n{text[-_SHOWN:]}"
+            report.sections.append((f"log of {pod.name}", shown))
     return report
 
 
