@@ -108,7 +108,7 @@ def test_a_conversation_keeps_its_prefix_in_the_workers_caches(tmp_path: Path) -
         first = claude(stack.url, tmp_path, prompt, settings=settings)
         again = "Go on. " + conversation({"text": "All done."})
         second = claude(stack.url, tmp_path, again, more=("--continue",), settings=settings)
-        prompts = [json.loads(entry.body) for entry in stack.sim.ledger.entries if entry.generation]
+        prompts = [json.loads(entry.body) for entry in stack.sim.entries]
     assert (first.code, second.code) == (0, 0), first.said[-2000:] + second.said[-2000:]
     assert "tokens left" in str(prompts[-1]["messages"])
     assert len(prompts) == 5
@@ -195,7 +195,7 @@ def test_a_search_that_nothing_here_runs_is_told_as_such(tmp_path: Path) -> None
     )
     with Stack((WORKER,)) as stack:
         ran = claude(stack.url, tmp_path, prompt, more=("--allowedTools", "WebSearch"))
-        asked = [entry.body for entry in stack.sim.ledger.entries if entry.generation]
+        asked = [entry.body for entry in stack.sim.entries]
         records = stack.records()
     assert ran.code == 0, ran.said[-2000:]
     assert "Web search error: unavailable" in str(results(ran)[1]["content"])

@@ -110,7 +110,7 @@ def test_a_task_with_tools(tmp_path: Path) -> None:
     with Stack(({**WORKER, "reasoning": True},)) as stack:
         ran = codex(stack.url, tmp_path, prompt)
         records = stack.records()
-        prompts = [json.loads(entry.body) for entry in stack.sim.ledger.entries if entry.generation]
+        prompts = [json.loads(entry.body) for entry in stack.sim.entries]
     assert ran.code == 0, ran.said[-2000:]
     assert_each_begins_with_the_last(prompts)
     assert note.read_text() == "goodbye\n"
@@ -222,7 +222,7 @@ def test_a_conversation_is_compacted_by_the_gateway(tmp_path: Path) -> None:
         provider = ("-c", f'openai_base_url="{stack.url}/v1"')
         ran = codex(stack.url, tmp_path, prompt, settings=settings, provider=provider)
         records = stack.records()
-        prompts = [json.loads(entry.body) for entry in stack.sim.ledger.entries if entry.generation]
+        prompts = [json.loads(entry.body) for entry in stack.sim.entries]
     assert ran.code == 0, ran.said[-2000:]
     assert items(ran, "agent_message")[-1]["text"] == "All done."
     asking = [index for index, found in enumerate(prompts) if found["messages"][-1]["content"] == compaction.ASK]
@@ -253,7 +253,7 @@ def test_a_task_over_a_web_socket(tmp_path: Path, own: bool, fault: str | None) 
         stack.server.protocol.opens = opened
         ran = codex(stack.url, tmp_path, prompt, more=() if own else SOCKETS, provider=chosen)
         records = stack.records()
-        sent = [json.loads(entry.body) for entry in stack.sim.ledger.entries if entry.generation]
+        sent = [json.loads(entry.body) for entry in stack.sim.entries]
     assert ran.code == 0, ran.said[-2000:]
     assert opened.called
     assert items(ran, "agent_message")[-1]["text"] == "All done."

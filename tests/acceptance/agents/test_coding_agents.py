@@ -161,7 +161,7 @@ def test_a_task_with_tools(agent: Agent, tmp_path: Path) -> None:
     with Stack((WORKER,), {"models": MODEL}) as stack:
         ran = answered(agent, stack.url, tmp_path, prompt)
         records = stack.records()
-        prompts = [json.loads(entry.body) for entry in stack.sim.ledger.entries if entry.generation]
+        prompts = [json.loads(entry.body) for entry in stack.sim.entries]
     assert ran.code == 0, ran.said[-2000:]
     assert (tmp_path / "work" / "made.txt").read_text() == "42\n"
     assert "All done." in ran.said

@@ -84,7 +84,7 @@ def test_a_task_with_tools(tmp_path: Path) -> None:
     with Stack(({**WORKER, "reasoning": True},)) as stack:
         ran = gemini(stack.url, tmp_path, prompt)
         records = stack.records()
-        prompts = [json.loads(entry.body) for entry in stack.sim.ledger.entries if entry.generation]
+        prompts = [json.loads(entry.body) for entry in stack.sim.entries]
     assert ran.code == 0, ran.said[-2000:]
     assert note.read_text() == "goodbye\n"
     assert Path(str(note) + ".new").read_text() == "new"
@@ -160,6 +160,6 @@ def test_a_search_is_refused_by_name(tmp_path: Path) -> None:
     prompt = conversation({"tool_calls": [call("google_web_search", query="weather")]}, {"text": "All done."})
     with Stack((WORKER,)) as stack:
         ran = gemini(stack.url, tmp_path, prompt, **FEW)
-        prompts = [json.loads(entry.body) for entry in stack.sim.ledger.entries if entry.generation]
+        prompts = [json.loads(entry.body) for entry in stack.sim.entries]
     assert ran.code == 0, ran.said[-2000:]
     assert "googleSearch" in prompts[-1]["messages"][-1]["content"]

@@ -119,7 +119,7 @@ def test_what_clients_keep_goes_to_both(beside: Beside, worker: Stack) -> None:
         summary = next(one for one in made["output"] if one["type"] == "compaction")
         asked = [thought, kept, summary, {"role": "user", "content": "go on"}]
         assert caller.respond(second, input=asked, store=False).status_code == 200
-        sent = worker.sim.ledger.entries[-1].body.decode()
+        sent = worker.sim.entries[-1].body.decode()
         assert "Summary of the conversation so far" in sent
         assert "because" not in "".join(str(one) for one in json.loads(sent)["messages"] if one["role"] == "assistant")
 

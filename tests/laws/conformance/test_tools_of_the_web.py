@@ -87,9 +87,9 @@ def offering(way: Way, *tools: Any, stream: bool = False, **members: Any) -> dic
 
 def asked(stack: Stack, way: Way, body: dict[str, Any]) -> tuple[httpx.Response, list[Any]]:
     """(the reply, the bodies that the worker got for it)"""
-    before = len(stack.sim.ledger.entries)
+    before = len(stack.sim.entries)
     reply = httpx.post(stack.url + way.path("m"), json=body, timeout=60)
-    return reply, [json.loads(entry.body) for entry in stack.sim.ledger.entries[before:] if entry.generation]
+    return reply, [json.loads(entry.body) for entry in stack.sim.entries[before:]]
 
 
 def of_kind(case: tuple[Way, dict[str, Any]]) -> object:

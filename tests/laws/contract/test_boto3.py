@@ -101,7 +101,7 @@ def events(reply: Any) -> list[bytes]:
 
 def asked(stack: Stack) -> str:
     """The model that the worker was asked for last."""
-    return str(json.loads([entry for entry in list(stack.sim.ledger.entries) if entry.generation][-1].body)["model"])
+    return str(json.loads(stack.sim.entries[-1].body)["model"])
 
 
 def text_of(parts: list[bytes]) -> str:

@@ -201,7 +201,7 @@ def test_what_is_dropped_is_named(stack: Stack, http: httpx.Client) -> None:
     options = {"num_ctx": 2048, "num_predict": 2}
     reply = http.post("/chat/completions", json=chat({"text": "a b c"}, keep_alive="5m", options=options))
     assert reply.headers["x-dragoman-dropped"] == "keep_alive, options.num_ctx"
-    sent = json.loads([entry for entry in stack.sim.ledger.entries if entry.body][-1].body)
+    sent = json.loads(stack.sim.entries[-1].body)
     assert (sent["max_tokens"], sorted(sent)) == (2, ["max_tokens", "messages", "model"])
 
 

@@ -104,7 +104,7 @@ def test_a_copy_has_the_policies_of_its_own_model() -> None:
                 body = chat(stop=["z"], max_tokens=90, stream=stream)
                 assert httpx.post(stack.url + PATH, json=body, headers={"x-mine": "a"}).status_code == 200
                 stack.run(copies(stack).idle())
-                main_got, copy_got = (json.loads(sim.ledger.entries[-1].body) for sim in stack.sims)
+                main_got, copy_got = (json.loads(sim.entries[-1].body) for sim in stack.sims)
                 assert (main_got["seed"], main_got["max_tokens"], main_got["messages"][0]["content"]) == (
                     1,
                     90,
@@ -113,9 +113,9 @@ def test_a_copy_has_the_policies_of_its_own_model() -> None:
                 assert (copy_got["messages"][0]["content"], len(copy_got["messages"])) == ("Own.", 2)
                 assert (copy_got["stop"], copy_got["max_completion_tokens"]) == (["z"], 7)
                 assert copy_got.keys().isdisjoint({"seed", "max_tokens"})
-                entry = stack.sims[1].ledger.entries[-1]
+                entry = stack.sims[1].entries[-1]
                 assert (entry.header("x-house"), entry.header("x-mine")) == ("copy", "a")
-                assert stack.sim.ledger.entries[-1].header("x-house") is None
+                assert stack.sim.entries[-1].header("x-house") is None
     policies["own"]["over_cap"] = "refuse"
     with Mirrored({}, policies=policies) as stack:
         assert httpx.post(stack.url + PATH, json=chat(max_tokens=90)).status_code == 200

@@ -87,7 +87,7 @@ def post(stack: Stack, body: dict[str, Any], *, stream: bool) -> dict[str, Any]:
 
 def told(stack: Stack, number: int) -> list[dict[str, Any]]:
     """The messages of the request for a round."""
-    bodies = [entry.body for entry in stack.sim.ledger.entries if entry.generation]
+    bodies = [entry.body for entry in stack.sim.entries]
     return list(json.loads(bodies[number])["messages"])
 
 
@@ -288,7 +288,7 @@ def test_results_and_answer_share_what_the_context_leaves(service: Web, backend:
         if backend == "vllm":
             stack.sim.fault("status:404", path="/tokenize")
         message = post(stack, {**body, "max_tokens": most}, stream=stream)
-        bodies = [json.loads(entry.body) for entry in stack.sim.ledger.entries if entry.generation]
+        bodies = [json.loads(entry.body) for entry in stack.sim.entries]
         records = stack.records()
     assert message["content"][-1]["text"] == "It is so."
     assert message["stop_reason"] == "end_turn"
@@ -306,7 +306,7 @@ def test_a_forced_choice_holds_for_the_first_round(stack: Stack) -> None:
         tool_choice={"type": "tool", "name": "web_search"},
     )
     assert post(stack, body, stream=True)["content"][-1]["text"] == "Done."
-    choices = [json.loads(entry.body)["tool_choice"] for entry in stack.sim.ledger.entries if entry.generation]
+    choices = [json.loads(entry.body)["tool_choice"] for entry in stack.sim.entries]
     assert [choice if isinstance(choice, str) else choice["type"] for choice in choices] == ["function", "auto"]
 
 
@@ -315,7 +315,7 @@ def test_what_a_policy_sends_to_workers_goes_with_every_round(service: Web) -> N
     with Stack(config={**tools(service), "request_policies": {"p": policy}}) as stack:
         search = {"tool_calls": [call("web_search", query="weather")]}
         post(stack, asked(search, {"text": "Rain."}, top_k=3), stream=False)
-        rounds = [one for one in stack.sim.ledger.entries if one.generation]
+        rounds = stack.sim.entries
         assert len(rounds) == 2
         for one in rounds:
             assert json.loads(one.body)["best_k"] == 3

@@ -239,7 +239,7 @@ def test_a_conversation_is_compacted_whole(client: httpx.Client, path: str) -> N
 def test_the_worker_is_asked_once_and_without_tools(stack: Stack, client: httpx.Client) -> None:
     reply = client.post(PATHS[0], json=body(input=turns(SUM), tools=[TOOL], instructions="be brief"))
     assert reply.status_code == 200, reply.text
-    told = json.loads([entry for entry in stack.sim.ledger.entries if entry.generation][-1].body)
+    told = json.loads(stack.sim.entries[-1].body)
     assert told["messages"][-1]["content"] == ASK
     assert told["messages"][0] == {"role": "system", "content": "be brief"}
     assert not {"tools", "tool_choice", "stream"} & told.keys()

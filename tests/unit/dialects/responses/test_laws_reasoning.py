@@ -96,7 +96,7 @@ def test_law_13_reasoning_of_ours_comes_back_to_the_model(also: dict[str, Any]) 
             assert reply.status_code == 200
             named = "input[].reasoning.encrypted_content" in reply.headers.get("x-dragoman-dropped", "")
             assert named == (heard is None)
-            told = json.loads([entry for entry in stack.sim.ledger.entries if entry.generation][-1].body)
+            told = json.loads(stack.sim.entries[-1].body)
             assert told["messages"][1].get("reasoning_content") == heard
 
 

@@ -64,7 +64,7 @@ def ask(client: httpx.Client, asked: dict[str, Any]) -> Any:
 
 def told(stack: Stack) -> list[tuple[str, Any]]:
     """The roles and texts that the worker got last."""
-    last = [entry for entry in stack.sim.ledger.entries if entry.generation][-1]
+    last = stack.sim.entries[-1]
     return [(one["role"], one["content"]) for one in json.loads(last.body)["messages"]]
 
 

@@ -38,7 +38,7 @@ def said(text: str, **more: Any) -> dict[str, Any]:
 
 
 def prompts(stack: Stack) -> list[Any]:
-    return [json.loads(entry.body)["messages"] for entry in stack.sim.ledger.entries if entry.generation]
+    return [json.loads(entry.body)["messages"] for entry in stack.sim.entries]
 
 
 # -- Open Responses ---------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_a_warm_up_reads_the_prompt_and_makes_no_output(stack: Stack, talk: Talk
     assert kinds(warm) == ["created", "in_progress", "completed"]
     response = warm[-1]["response"]
     assert (response["output"], response["usage"]["input_tokens"] > 0) == ([], True)
-    asked = json.loads([entry for entry in stack.sim.ledger.entries if entry.generation][-1].body)
+    asked = json.loads(stack.sim.entries[-1].body)
     assert (asked["max_tokens"], len(asked["tools"])) == (1, 1)
     assert {"tool_choice", "response_format", "logprobs"} & asked.keys() <= {"tool_choice"}
     assert asked["messages"][-1]["role"] == "user", "some templates refuse a chat without"

@@ -314,7 +314,7 @@ def test_a_bound_under_another_name_is_what_is_left_of_it() -> None:
     with Stack(({}, {}), {**ROUND, "request_policies": policies}) as stack:
         _, record = broken_once(stack, "reset@4", PATH, chat(scripted(text=TEXT), stream=True))
         assert record["continued"] == ["died"]
-        bodies = [json.loads(one.body) for sim in stack.sims for one in sim.ledger.entries if one.generation]
+        bodies = [json.loads(one.body) for sim in stack.sims for one in sim.entries]
         again = next(body for body in bodies if body.get("continue_final_message"))
         assert 0 < again["most"] < 60
         assert "max_tokens" not in again
