@@ -203,9 +203,12 @@ class Fleets:
 
     @property
     def unread(self) -> list[str]:
-        """The sources of workers that could not be read since the start; and the models with listed workers none of
-        which is ready, if no name server answers for some."""
+        """The sources of workers that could not be read since the start; and the models without a ready worker, some of
+        whose workers were not probed yet, or have a name for which no name server answers."""
         found = [] if self.discovery is None else sorted(self.discovery.unread)
+        for model, fleet in self.models.items():
+            if not fleet.pool.ready and not all(worker.probed for worker in fleet.pool.workers):
+                found.append(f"workers of {model}")
         if self.health is not None:
             nameless = {model for (model, _), worker in self.workers.items() if worker in self.health.unresolved}
             found += [f"names of {model}" for model in sorted(nameless) if not self.models[model].pool.ready]

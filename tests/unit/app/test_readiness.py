@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ import pytest
 from gateway.app import saved_state, services
 from gateway.app.saved_state import SavedState
 from gateway.fleet import fleets
+from gateway.fleet.clients import Clients
 from gateway.fleet.discovery import Dns
 from gateway.transport import names
 from tests.support.harness import Stack, until
@@ -156,12 +159,32 @@ def test_a_registry_without_workers_counts_after_a_while(server: Server, monkeyp
         assert shown(stack) == (True, ["registry"])
         enter(server, worker)
         until(lambda: ready(stack) == (200, "ready\n"))
-        until(lambda: ask(stack) == 200)  # once the worker was probed
+        assert ask(stack) == 200
     server.command("FLUSHALL")
     monkeypatch.setattr("gateway.fleet.discovery._ABSENT_S", 0.2)
     with Stack((), config) as stack:
         assert ready(stack) == (503, "starting\n")
         until(lambda: ready(stack) == (200, "ready\n"))
+
+
+def test_workers_that_are_found_are_probed_first(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe, answers = Clients.probe, threading.Event()
+
+    async def held(clients: Clients, *asked: Any) -> int:
+        await asyncio.to_thread(answers.wait, 30)
+        return await probe(clients, *asked)
+
+    models = {"m": {"discover": {"redis": True}}}
+    config = {"redis": {"addresses": [server.address], "timeout_s": 10}, "models": models, **LOCAL}
+    with Stack(({},), {}) as worker:
+        monkeypatch.setattr(Clients, "probe", held)
+        with Stack((), config) as stack:
+            enter(server, worker)
+            until(lambda: shown(stack) == (True, ["workers of m"]))
+            assert ready(stack) == (503, "starting\n")
+            answers.set()
+            until(lambda: ready(stack) == (200, "ready\n"))
+            assert ask(stack) == 200
 
 
 def test_once_ready_it_stays_so_over_a_reload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
