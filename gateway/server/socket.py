@@ -86,8 +86,7 @@ class SocketConnection(ClientConnection):
         task = self.loop.create_task(session(self))
         self.tasks.add(task)
         task.add_done_callback(self._session_over)
-        if rest:
-            self.data_received(rest)
+        self.data_received(rest)
 
     def _session_over(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)

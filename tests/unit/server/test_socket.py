@@ -239,11 +239,13 @@ def test_a_slow_reader_holds_up_its_worker_and_is_dropped() -> None:
         assert stack.record()["outcome"] == "cancelled"
 
 
-def test_pongs_of_a_slow_reader_do_not_heap_up(stack: Stack) -> None:
-    with Client(stack) as client:
+@pytest.mark.parametrize("first", [b"", HELLO, MODELS + HELLO])
+def test_pongs_of_a_slow_reader_do_not_heap_up(stack: Stack, first: bytes) -> None:
+    """Also where the frames come together with the handshake, and behind a request."""
+    with Raw(stack) if first else Client(stack) as client:
         client.socket.settimeout(0.3)
         with pytest.raises(TimeoutError):
-            client.send(frame(b"x" * 125, Opcode.PING) * 1_000_000)
+            client.send(first + frame(b"x" * 125, Opcode.PING) * 1_000_000)
         connection = only_socket(stack)
         assert connection.transport.get_write_buffer_size() < 1 << 18
         assert len(connection._unparsed) < 1 << 19  # its memory is bounded
