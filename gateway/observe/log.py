@@ -71,7 +71,7 @@ class Log:
         self.configure(level, requests, form)
         self.lost = 0
         self.mask: Callable[[str], str] | None = None
-        self._reported = 0  # of those, how many the log says were lost
+        self._reported = 0  # of those, how many the log reports as lost
         # Not the buffered file: its lock would hang the interpreter's end while our thread is stuck in a write.
         self._out: Output = (
             out if out is not None else open(sys.stdout.fileno(), "wb", buffering=0, closefd=False)  # noqa: SIM115

@@ -17,10 +17,13 @@ import pytest
 
 from tests.repo.tree import ROOT, tracked
 
-_MACHINES = "gateways?|workers?|clients?|engines?|servers?|prox(?:y|ies)|gateway process(?:es)?|backends?|dialects?"
+_MACHINES = (
+    "gateways?|workers?|clients?|engines?|servers?|prox(?:y|ies)|gateway process(?:es)?|backends?|dialects?"
+    r"|logs?|pages?|logins?|`/\w+`"
+)
 RULES = {
     "no sentence opens with Of, What, Who, Whoever, Else or Where": re.compile(
-        r"(?:^|[.:;] )(?:Of|What|Who|Whoever|Else|Where)\b[ ,][^?]*?(?:[.:]|$)", re.MULTILINE
+        r"(?:^|[.:;] )(?:[-*\d.]+ )?(?:\*\*)?(?:Of|What|Who|Whoever|Else|Where)\b[ ,][^?]*?(?:[.:]|$)", re.MULTILINE
     ),
     "name the caller, client or reader instead of whoever": re.compile(r"\b[Ww]ho(?:ever|mever)\b"),
     "machines log, return, report, read; they do not tell, say, hear": re.compile(
