@@ -125,6 +125,9 @@ class TeamChanges:
             before, now = self._living(admin, name, found), time.time()
             if not admin.all:
                 raise forbidden("teams are deleted by admins of all keys")
+            if before.disabled:  # its keys and tokens would be served again, without any bound of the team
+                why = "the team is disabled: revoke its keys or give them another team, then enable and delete it"
+                raise Problem(409, "team_disabled", why)
             return replace(before, changed=now, changed_by=admin.name, deleted=now)
 
         await self._change(admin, name, "delete team", gone, ())

@@ -99,6 +99,7 @@ def test_an_entry_from_its_making_to_its_end(browser: Browser, stack: Stack) -> 
     browser.until(f"{row('blue/green')}?.cells[6].textContent === 'disabled'")
     fits(browser)
     resize(browser, 1280)
+    api(stack, "PATCH", "/teams/blue%2Fgreen", {"disabled": None})  # a disabled one cannot be deleted
 
     browser.click("#team-delete")
     assert browser.text("#team-delete") == "Delete the entry: sure?"
@@ -141,6 +142,11 @@ def test_a_team_of_keys_gets_an_entry_and_what_is_wrong_is_said(browser: Browser
     browser.click("#team-save")
     browser.until(f"{row('search')}?.cells[6].textContent === 'disabled'")
     until(lambda: status(stack, SEARCH) == 401)
+    for _ in range(2):
+        browser.click("#team-delete")
+    browser.until("document.querySelector('#teams-wrong').textContent.includes('the team is disabled')")
+    fits(browser)
+    api(stack, "PATCH", "/teams/search", {"disabled": None})
     api(stack, "DELETE", "/teams/search")
 
 

@@ -65,6 +65,10 @@ def test_a_team_from_set_to_delete(stack: Stack, tmp_path: Path) -> None:
 
     refused = teams(stack, tmp_path, "delete", "blue")
     assert (refused.returncode, "without a terminal, give --yes" in refused.stderr) == (2, True)
+    ask("set", "blue", "--options", '{"disabled": true}')
+    refused = teams(stack, tmp_path, "delete", "blue", "--yes")
+    assert (refused.returncode, "the team is disabled: revoke its keys" in refused.stderr) == (1, True)
+    ask("set", "blue", "--options", '{"disabled": null}')
     gone = teams(stack, tmp_path, "delete", "blue", "--yes")
     assert (gone.returncode, gone.stderr) == (0, "blue has no entry any more\n")
     until(lambda: status(stack, key) == 200)

@@ -71,6 +71,12 @@ def test_an_entry_binds_all_keys_of_its_team_on_every_gateway(pair: tuple[Stack,
         answer = httpx.post(pair[0].url + "/v1/chat/completions", json=CHAT, headers={"api-key": late})
         assert "the team of the API key is disabled" in answer.text
 
+        refused = root("DELETE", "/teams/blue")
+        assert code(refused) == (409, "team_disabled"), "it would admit its callers"
+        assert "enable and delete it" in refused.json()["error"]["message"]
+        for gateway in pair:
+            assert {ask(gateway, key) for key in (*keys, late)} == {401}
+        root("PATCH", "/teams/blue", {"disabled": None})
         assert [root("DELETE", "/teams/blue").json() for _ in range(2)] == [{"name": "blue"}] * 2, "again"
         assert code(root("PATCH", "/teams/blue", {"disabled": True})) == (404, "no_team")
         for gateway in pair:
