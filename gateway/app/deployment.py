@@ -114,7 +114,7 @@ class Deployment:
         self.runtime = Runtime(
             models=models,
             patterns=config.patterns,
-            callers=Callers(self.keyring.identify, self.keyring.confirm),
+            callers=Callers(self.keyring.identify, self.keyring.confirm, self.keyring.may_use),
             observer=self._observer(log, metrics),
             extension=EXTENSION,
             max_body_bytes=config.listen.max_body_bytes,
@@ -194,7 +194,7 @@ class Deployment:
     def _callers_changed(self) -> None:
         """A key came, changed or went: no head means the same caller as before without a look, also for requests that
         run with an older configuration."""
-        callers = Callers(self.keyring.identify, self.keyring.confirm)
+        callers = Callers(self.keyring.identify, self.keyring.confirm, self.keyring.may_use)
         for one in self._host.deployments:
             one.runtime.callers = callers
         if (priorities := self.prepared.priorities) != self._priorities:

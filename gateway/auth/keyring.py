@@ -117,18 +117,25 @@ class Keyring:
             raise _gone()
         return found
 
-    def confirm(self, caller: Principal, headers: Headers, dialect: str) -> None:
-        """Looks again, after a wait, whether the caller that was identified by these `headers` may still call.
+    def confirm(self, caller: Principal, headers: Headers, dialect: str) -> Principal:
+        """Looks again, after a wait, whether the caller that was identified by these `headers` may still call. Returns
+        it as it is now.
 
         Raises GatewayError as `identify` does.
         """
         if self.open:
-            return
+            return caller
         # A signature is good for minutes alone, and was proven.
         token = caller.key.startswith(_TOKEN)
         found = self.identify(headers, dialect).principal if token else self._named(caller.key, dialect)
         if found.identity != caller.identity:
             raise _gone()
+        return found
+
+    def may_use(self, caller: Principal, model: str) -> bool:
+        """Whether a caller of this configuration may use a model by its name in an earlier one, which may be an alias
+        now."""
+        return caller.may_use(self._config.resolve(model) or model)
 
     def _named(self, name: str, dialect: str) -> Principal:
         entry = self._table.named(name)

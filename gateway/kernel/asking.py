@@ -21,10 +21,10 @@ async def ask_models(call: Call) -> None:
     """Has `call.served` answer, or in its place the model that a feature has chosen or a split names; where that one
     cannot, its fallbacks, one after the other. Raises GatewayError: what was wrong with the first."""
     served, chosen = call.served, call.chosen
-    models, record, reply, principal = call.runtime.models, call.record, call.reply, call.principal
+    models, record, reply = call.runtime.models, call.record, call.reply
     named, begun, other_models, routed = served.name, reply.mark(), served.other_models or NONE, CHOSEN
     if chosen is None and other_models.split is not None:
-        chosen, routed = other_models.split.choose(call.request.headers, principal), SPLIT
+        chosen, routed = other_models.split.choose(call.request.headers, call.principal), SPLIT
     if chosen is not None:
         served = models[chosen]
         other_models = served.other_models or NONE
@@ -43,7 +43,7 @@ async def ask_models(call: Call) -> None:
     failure.release_frames()
     for name in other_models.fallback:
         fallback = models[name]
-        if not principal.may_use(name) or (why == CONTEXT_LENGTH and not _longer(fallback, served)):
+        if not call.principal.may_use(name) or (why == CONTEXT_LENGTH and not _longer(fallback, served)):
             continue
         reply.return_to(begun)
         record.limit = record.worker = record.picked = record.prefill = None
@@ -77,7 +77,7 @@ def _longer(one: ServedModel, other: ServedModel) -> bool:
 def ask_model(call: Call, served: ServedModel) -> Awaitable[None]:
     """Has `served` answer the request. Raises GatewayError if it cannot, now or once it is awaited."""
     if call.confirmed is not call.runtime.callers:
-        call.confirm()  # its body may have taken long
+        call.confirm(served)  # its body may have taken long
     call.ask(served)
     if call.share is not None:
         return _ask_large(call, call.share)

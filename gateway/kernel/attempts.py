@@ -103,7 +103,7 @@ async def measure(call: Call, visit: Visit) -> None:
 def _at_once(call: Call) -> Visit | None:
     """A visit to a worker that is free now; None if the request has to wait for one. Raises GatewayError."""
     if call.confirmed is not call.runtime.callers:
-        call.confirm()
+        call.confirm(call.served)
     pool, tried = call.served.pool, _left_out(call)
     if not call.delivery.takes_slot:
         return _visit(call, pool.borrow(tried), None)
@@ -125,7 +125,7 @@ async def _wait(call: Call, lost: bool) -> Visit:
         call.waited(since)
     visit = _visit(call, worker, call.routing)
     try:
-        call.confirm()
+        call.confirm(call.served)
     except GatewayError:
         with visit:
             visit.abandoned()

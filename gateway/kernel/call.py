@@ -24,6 +24,7 @@ from gateway.core.routing_facts import RoutingFacts
 from gateway.core.usage import Usage
 from gateway.kernel.client import Scope
 from gateway.kernel.deadlines import MARGIN_S, Waits, sooner
+from gateway.kernel.models import unknown_model
 from gateway.kernel.outgoing import Outgoing
 from gateway.kernel.reply import ClientReply
 from gateway.light_task import AnyTask
@@ -200,15 +201,19 @@ class Call:
             self.tried = ()
         self.record.usage = None
 
-    def confirm(self) -> None:
-        """Looks again, behind a wait, whether the caller may still call. Raises GatewayError if not."""
-        runtime = self.runtime
-        if self.confirmed is runtime.callers:
+    def confirm(self, served: ServedModel | None = None) -> None:
+        """Looks again, behind a wait, whether the caller may still call, and use `served`. Raises GatewayError if
+        not. A caller that shows no key is from now on the one that was found; any other stays the one on whose bill
+        the request began."""
+        callers = self.runtime.callers
+        if self.confirmed is callers:
             return  # no key has changed
         if self.again is not None:
-            self.again()
+            caller = self.principal = self.again()
         else:
-            runtime.callers.confirm(self.principal, self.request.headers, self.record.dialect)
+            caller = callers.confirm(self.principal, self.request.headers, self.record.dialect)
+        if served is not None and not callers.may_use(caller, served.name):
+            raise unknown_model((self.op is not None and self.op.model) or served.name)
 
     @property
     def asked(self) -> Op:

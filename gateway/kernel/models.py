@@ -106,7 +106,7 @@ def resolve_model(
     if served is None or (
         (principal.models is not None or principal.bounds.models is not None) and not principal.may_use(served.name)
     ):
-        raise _unknown_model(name or next(iter(op.model_hints), ""))
+        raise unknown_model(name or next(iter(op.model_hints), ""))
     return served
 
 
@@ -155,7 +155,7 @@ def list_models(
         if principal.may_use(served.name) and (served.listed if only is None else name == only)
     ]
     if only is not None and not cards:
-        raise _unknown_model(only)
+        raise unknown_model(only)
     return asked.write(cards)
 
 
@@ -169,8 +169,9 @@ def _ready(models: Mapping[str, ServedModel], served: ServedModel, principal: Pr
     )
 
 
-def _unknown_model(name: str) -> GatewayError:
-    """`name` is what the client called it, empty where it named none."""
+def unknown_model(name: str) -> GatewayError:
+    """The error for a model that is not there, or not for this caller. name: what the client called it, empty where it
+    named none."""
     shown = unquote(name)[:128]
     message = (
         f"the model '{shown}' does not exist or you do not have access to it"

@@ -68,12 +68,17 @@ class Budgets(Struct, frozen=True):
 
 
 class Callers(NamedTuple):
-    """identify  (request headers, dialect's name, ASGI scope) -> who is calling. Without a scope no network is a key's
-    confirm   (caller, request headers, dialect's name): raises GatewayError if the caller may not call any more
+    """Says who calls, and what for, by the keys as they are now.
+
+    identify  (request headers, dialect's name, ASGI scope) -> who is calling. Without a scope no network is a key's
+    confirm   (caller, request headers, dialect's name) -> the caller as it is now; raises GatewayError if it may not
+              call any more
+    may_use   (caller as it is now, name of a model) -> whether it may use that model
     """
 
     identify: Callable[[Headers, str, Scope | None], PendingAuth]
-    confirm: Callable[[Principal, Headers, str], None]
+    confirm: Callable[[Principal, Headers, str], Principal]
+    may_use: Callable[[Principal, str], bool]
 
 
 class Runtime(Struct):

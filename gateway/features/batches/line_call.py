@@ -154,7 +154,7 @@ class LineCall(Feature):
                 raise
             try:
                 await self._take_slot()
-                call.confirm()
+                call.confirm(call.served)
                 call.began = call.runtime.clock()  # until now nobody waited for it
                 mine = cast("Pool", IdlePool(pool, idle, self))
                 features = (one.in_background() for one in call.way.features)

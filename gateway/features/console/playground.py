@@ -224,11 +224,14 @@ def _watched(runtime: Runtime, transcript: Transcript) -> Runtime:
             transcript.secrets.append(pending.principal.salt.encode())
         return replace(pending, lasting=False)  # keys change in `runtime` alone
 
-    def confirm(caller: Any, headers: Headers, dialect: str) -> None:
-        runtime.callers.confirm(caller, headers, dialect)
+    def confirm(caller: Any, headers: Headers, dialect: str) -> Any:
+        return runtime.callers.confirm(caller, headers, dialect)
+
+    def may_use(caller: Any, model: str) -> bool:
+        return runtime.callers.may_use(caller, model)
 
     models = {name: copies[id(served)] for name, served in runtime.models.items()}
-    return replace(runtime, models=models, callers=Callers(identify, confirm))
+    return replace(runtime, models=models, callers=Callers(identify, confirm, may_use))
 
 
 class _Watched:

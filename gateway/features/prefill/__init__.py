@@ -109,7 +109,7 @@ class Prefill(Feature):
 
         async def prepare(call: Call, visit: Visit) -> None:
             nonlocal request, handed
-            call.confirm()
+            call.confirm(call.served)
             if request is None:
                 await measure(call, visit)
                 request = await run_step(call.share, self._handover.first, outgoing.request)

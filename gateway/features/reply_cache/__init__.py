@@ -95,7 +95,7 @@ class ReplyCache(Feature):
             entry = await self._entries.wait(key, flight)
         finally:
             call.waited(since)
-        call.confirm()
+        call.confirm(call.served)
         return entry
 
     async def _read(self, call: Call, key: bytes, entry: bytes) -> Reply | Embeddings | None:

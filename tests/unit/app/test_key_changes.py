@@ -1,4 +1,5 @@
-"""A key that ends while its request waits: behind every wait the gateway looks again, and no worker is asked."""
+"""A key that ends, or loses the model, while its request waits: behind every wait the gateway looks again, and asks no
+worker."""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+import yaml
 
 from tests.support.clients import DIALECTS, usual
-from tests.support.harness import Stack, until
+from tests.support.harness import Stack, load_text, until
 from tests.support.standins.web import web
-from tests.unit.app.asking import CHAT, key
+from tests.unit.app.asking import CHAT, GONE, key
 from tests.unit.dialects.responses.talking import Talk, code_of
 from tests.unit.features.test_web_tools import SEARCH, asked, call, tools
 
@@ -43,8 +45,10 @@ def reloaded(stack: Stack, keys: dict[str, Any]) -> None:
     stack.run(stack.gateway.reload(stack.config()))
 
 
+LOST = "without the model"
 CHANGES: dict[str, Callable[[Stack], None]] = {
     "disabled": lambda stack: reloaded(stack, {"bob": {**_BOB["bob"], "disabled": True}, **_OWN}),
+    LOST: lambda stack: reloaded(stack, {"bob": {**_BOB["bob"], "models": ["other"]}, **_OWN}),
     "gone": lambda stack: reloaded(stack, _OWN),
     "given to another": lambda stack: reloaded(stack, {**_EVE, **_OWN}),
     "expired": expiring,
@@ -56,8 +60,8 @@ def gateway(change: str, **config: Any) -> Iterator[Stack]:
     """A gateway whose one worker runs one request, and a key to which `change` happens."""
     expires = {"expires": datetime.now(UTC) + timedelta(hours=1)} if change == "expired" else {}
     keys = {"bob": {**_BOB["bob"], **expires}, **_OWN}
-    model = {"max_in_flight": 1}
-    with Stack(({},), {"keys": keys, "models": {"m": model}, **config}) as stack:
+    models = {"m": {"max_in_flight": 1}, "other": GONE}
+    with Stack(({},), {"keys": keys, "models": models, **config}) as stack:
         yield stack
 
 
@@ -73,7 +77,7 @@ def test_requests_that_wait_for_a_worker_in_every_dialect(change: str) -> None:
         first = threads.submit(ask, stack, EVE_LATER)
         until(lambda: stack.sim.ledger.running == 1)
         waiting = [threads.submit(ask, stack, BOB, way.path("m"), {**way.body(), "model": "m"}) for way in ways]
-        (pool,) = stack.gateway.deployment.pools.values()
+        pool = stack.gateway.deployment.pools["m"]
         until(lambda: pool.waiting == len(ways))
         CHANGES[change](stack)
         stack.loop.call_soon_threadsafe(stack.sim.go_on)
@@ -81,7 +85,7 @@ def test_requests_that_wait_for_a_worker_in_every_dialect(change: str) -> None:
         found = [(str(way), one.result().status_code) for way, one in zip(ways, waiting, strict=True)]
         new = [ask(stack, BOB, way.path("m"), {**way.body(), "model": "m"}).status_code for way in ways]
         assert found == [(str(way), status) for way, status in zip(ways, new, strict=True)]
-        assert set(new) == {401, 403}
+        assert set(new) == ({404, 400} if change == LOST else {401, 403})
         assert stack.sim.ledger.completed == 1, "no worker was asked"
         assert ask(stack, EVE_LATER).status_code == 200, "and the worker has its place back"
 
@@ -97,7 +101,8 @@ def test_a_body_that_comes_slowly(change: str) -> None:
             until(lambda: len(stack.gateway.deployment.runtime.active.requests) == 1)
             CHANGES[change](stack)
             client.sendall(body[9:])
-            assert client.recv(1000).startswith(b"HTTP/1.1 401")
+            status = b"404" if change == LOST else b"401"
+            assert client.recv(1000).startswith(b"HTTP/1.1 " + status)
         assert stack.sim.ledger.completed == 0
 
 
@@ -112,7 +117,7 @@ def test_the_rounds_of_a_tool(change: str, stream: bool) -> None:
         CHANGES[change](stack)
         service.held.set()
         reply = waiting.result()
-        assert "authentication_error" in reply.text
+        assert ("not_found_error" if change == LOST else "authentication_error") in reply.text
         assert stack.sim.ledger.completed == 1
 
 
@@ -131,14 +136,17 @@ def test_a_message_that_waits_on_a_web_socket(change: str) -> None:
 
 
 def test_a_key_that_stays_is_not_in_the_way() -> None:
-    """Another key changes meanwhile; and a token's head is read again, and good."""
+    """Another key changes meanwhile, and the model has another name, by which the key may use it."""
     with gateway("disabled") as stack, ThreadPoolExecutor(2) as threads:
         stack.sim.fault("stall", 1)
         first = threads.submit(ask, stack, EVE_LATER)
         until(lambda: stack.sim.ledger.running == 1)
         second = threads.submit(ask, stack, BOB)
-        (pool,) = stack.gateway.deployment.pools.values()
+        pool = stack.gateway.deployment.pools["m"]
         until(lambda: pool.waiting == 1)
-        reloaded(stack, _BOB)
+        sections = json.loads(stack.config().model_dump_json(exclude_defaults=True))
+        models = {"other": GONE, "new": {**sections["models"]["m"], "aliases": ["m"]}}
+        sections |= {"models": models, "keys": {"bob": {**_BOB["bob"], "models": ["new"]}}}
+        stack.run(stack.gateway.reload(load_text(yaml.safe_dump(sections))))
         stack.loop.call_soon_threadsafe(stack.sim.go_on)
         assert [one.result().status_code for one in (first, second)] == [200, 200]

@@ -132,6 +132,49 @@ def test_lines_that_wait_for_a_place_do_not_run_once_their_key_is_revoked(server
         assert stack.sim.ledger.completed == 0
 
 
+@pytest.mark.parametrize("by", ["key", "team"])
+def test_lines_that_wait_do_not_run_on_a_model_that_their_key_loses(server: Server, tmp_path: Path, by: str) -> None:
+    server.command("FLUSHALL")
+    models = {"m": {"max_in_flight": 1}, "other": {"backend": "vllm", "workers": ["http://127.0.0.1:9"]}}
+    with Stack(({},), config(server, tmp_path / "files", models=models)) as stack:
+        busy(stack, 1)
+        key = stored_key("app", team="blue")
+        version = change(stack, key)
+        made = begin(stack, DATA, key="secret-of-app")
+        batching = stack.gateway.deployment.features.services["batches"]
+        until(lambda: any(len(run.calls) == 16 for run, _ in batching.runs.values()))
+        if by == "key":
+            change(stack, replace(key, models=("other",)), version)
+        else:
+            stack.sections["teams"] = {"blue": {"models": ["other"]}}
+            stack.run(stack.gateway.reload(stack.config()))
+        busy(stack, -1)
+        done = ended(stack, made, ALICE)
+        assert (done.request_counts.completed, done.request_counts.failed) == (0, 42)
+        answers = [one["response"] for one in results(stack, done.error_file_id).values()]
+        assert {(one["status_code"], one["body"]["error"]["code"]) for one in answers} == {(404, "model_not_found")}
+        assert stack.sim.ledger.completed == 0
+
+
+def test_a_line_falls_back_to_what_its_key_may_use_by_then(server: Server, tmp_path: Path) -> None:
+    server.command("FLUSHALL")
+    others = {name: {"backend": "vllm", "workers": ["http://127.0.0.1:9"]} for name in ("away", "other")}
+    others["away"] |= {"fallback": ["m"], "fallback_on": ["unavailable"]}
+    with Stack(({},), config(server, tmp_path / "files", models={"m": {"max_in_flight": 1}, **others})) as stack:
+        key = stored_key("app", team="blue")
+        busy(stack, 1)
+        version = change(stack, key)
+        made = begin(stack, lines({f"c{n}": {**chat("hi"), "model": "away"} for n in range(42)}), key="secret-of-app")
+        batching = stack.gateway.deployment.features.services["batches"]
+        until(lambda: any(len(run.calls) == 16 for run, _ in batching.runs.values()))
+        change(stack, replace(key, models=("away",)), version)
+        busy(stack, -1)
+        (run, _), *_ = batching.runs.values()
+        until(lambda: all(call.record.routed is None for call in run.calls), 10)
+        assert stack.sim.ledger.completed == 0
+        openai_client(stack, ALICE).batches.cancel(made.id)
+
+
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
 def test_a_body_whose_key_is_revoked_meanwhile_is_not_kept(
     server: Server, tmp_path: Path, dialect: str, monkeypatch: pytest.MonkeyPatch
