@@ -15,7 +15,7 @@ from gateway.features.batches.apis import BatchApi
 from gateway.features.batches.files import page
 from gateway.features.batches.lines import FORMS, one_line
 from gateway.features.batches.splitting import Splitter
-from gateway.features.batches.state import ENDED, Fault, Full, State, StoredBatch, new_id
+from gateway.features.batches.state import ENDED, Fault, State, StoredBatch, new_id
 from gateway.features.batches.storage import Sink, aside, opened
 from gateway.moments import iso
 
@@ -44,9 +44,6 @@ class MessageBatches(BatchApi):
 
     async def _create(self, call: ApiCall) -> None:
         storage, store, options, owner = self._storage, self._store, self._options, call.principal.tenant
-        _, held = await store.room(owner)
-        if held >= options.max_tenant_bytes:
-            raise Full("bytes")
         await store.check_batches(self.kind, owner, options)
         id_ = new_id("msgbatch_")
         input_ = f"{id_}.input"

@@ -27,7 +27,7 @@ _MOST_BODY = 1 << 20
 _encode = msgspec.json.Encoder().encode
 _FULL = {
     "files": ("too_many_files", "there are as many files as you may have: delete some"),
-    "bytes": ("too_many_bytes", "your files have as many bytes as they may have: delete some"),
+    "bytes": ("too_many_bytes", "your files and running batches have as many bytes as they may have: delete files"),
     "kept": ("too_many_kept_batches", "there are as many batches as are kept for you, with those that have ended"),
     "batches": ("too_many_batches", "as many batches as you may have at once have not ended"),
 }

@@ -69,20 +69,22 @@ return 1
 """
 _CHECK_BATCHES = """
 local list, open, bytes, batch = unpack(KEYS)
-local tenant, most, most_stored, spec, state, id, created, size = unpack(ARGV)
+local tenant, most, most_stored, most_bytes, size, spec, state, id, created, timed = unpack(ARGV)
 local running = 0
 for _, one in ipairs(redis.call('ZRANGE', open, 0, -1)) do
   if string.sub(one, -string.len(tenant)) == tenant then running = running + 1 end
 end
 if running >= tonumber(most) then return 'batches' end
 if redis.call('ZCARD', list) >= tonumber(most_stored) then return 'kept' end
+local held = tonumber(redis.call('HGET', bytes, tenant) or '0')
+if held + tonumber(size) > tonumber(most_bytes) then return 'bytes' end
 """
 _ADD_BATCH = (
     _CHECK_BATCHES
     + """
 redis.call('HSET', batch, 'spec', spec, 'state', state)
 redis.call('ZADD', list, 0, id)
-redis.call('ZADD', KEYS[5], 0, ARGV[9])
+redis.call('ZADD', KEYS[5], 0, timed)
 redis.call('ZADD', open, created, id .. ' ' .. tenant)
 redis.call('HINCRBY', bytes, tenant, size)
 """
@@ -355,20 +357,27 @@ class BatchStore:
     # -- batches ----------------------------------------------------------------------------------------------------
 
     async def check_batches(self, kind: KindOfBatch, owner: str, options: Batches) -> None:
-        """Raises Full if the owner may have no further batch."""
-        await self._bounded(_CHECK_BATCHES, kind, owner, options)
+        """Raises Full if the owner may have no further batch, of one byte at least."""
+        await self._bounded(_CHECK_BATCHES, kind, owner, options, 1)
 
     async def add_batch(self, spec: Spec, state: State, options: Batches) -> None:
         """Raises Full."""
-        words = (_encode(spec), _encode(state), spec.id, spec.created, spec.bytes, _timed(spec.id))
-        await self._bounded(_ADD_BATCH, spec.kind, spec.owner, options, spec.id, words)
+        words = (_encode(spec), _encode(state), spec.id, spec.created, _timed(spec.id))
+        await self._bounded(_ADD_BATCH, spec.kind, spec.owner, options, spec.bytes, spec.id, words)
 
     async def _bounded(
-        self, script: str, kind: KindOfBatch, owner: str, options: Batches, id_: str = "", words: Sequence[Any] = ()
+        self,
+        script: str,
+        kind: KindOfBatch,
+        owner: str,
+        options: Batches,
+        size: int,
+        id_: str = "",
+        words: Sequence[Any] = (),
     ) -> None:
         base = self._base
         keys = (self._list(kind, owner), base + "open", base + "bytes", base + "batch:" + id_, base + "all")
-        bounds = (tenant_of(owner), options.max_batches, options.max_files)
+        bounds = (tenant_of(owner), options.max_batches, options.max_files, options.max_tenant_bytes, size)
         async with self._asked() as client:
             answer = await client.eval(script, 5, *keys, *bounds, *words)
             if answer is not None:

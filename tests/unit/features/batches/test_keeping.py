@@ -290,6 +290,29 @@ def test_batches_that_have_ended_are_bounded(server: Server, tmp_path: Path, dia
         assert "as are kept" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+def test_the_bytes_of_running_batches_are_bounded(server: Server, tmp_path: Path, dialect: str) -> None:
+    server.command("FLUSHALL")
+    with Stack(({},), sections(server, tmp_path / "files", max_tenant_bytes=2000)) as stack:
+        stack.sim.fault("stall", path="/v1/chat/completions")
+        data = lines({"a": chat("x" * 600)})
+
+        def create() -> httpx.Response:
+            if dialect == "openai":
+                body = {"input_file_id": file, "endpoint": CHAT, "completion_window": "24h"}
+                return httpx.post(f"{stack.url}/v1/batches", headers={"authorization": f"Bearer {ALICE}"}, json=body)
+            url = f"{stack.url}/anthropic/v1/messages/batches"
+            asked = {"requests": [{"custom_id": "a", "params": params("x" * 600)}]}
+            return httpx.post(url, headers={"x-api-key": ALICE}, json=asked)
+
+        file = upload(stack, data)  # its bytes count, and those of each batch of it
+        answers = [create() for _ in range(4)]
+        assert [one.status_code for one in answers] == [200, 429, 429, 429]
+        assert "bytes" in answers[-1].json()["error"]["message"]
+        assert held(server) <= 2000
+        assert [name.endswith(".input") for name in on_disk(tmp_path)].count(True) == 1, "the others left nothing"
+
+
 def test_a_batch_too_many_is_refused_before_its_body(server: Server, tmp_path: Path) -> None:
     server.command("FLUSHALL")
     with Stack(({},), sections(server, tmp_path / "files", max_batches=1)) as stack:
