@@ -30,7 +30,7 @@ from gateway.wire.bulk import is_heavy
 # Clients expect it, and reconnect.
 _LONGEST_S, _LIMIT = 3600.0, "websocket_connection_limit_reached"
 _MOST_LANES, _MOST_WAITING = 8, 32
-_DONE, _RESTART = 1000, 1012
+_DONE, _RESTART, _TRY_AGAIN = 1000, 1012, 1013
 # These are for the handshake alone. An id is that of one request.
 _HANDSHAKE = (b"connection", b"upgrade", b"content-type", b"content-encoding", b"x-request-id")
 
@@ -326,7 +326,8 @@ class Sockets:
 
         def session(socket: Socket) -> Coroutine[Any, Any, None]:
             opened = _Session(self, endpoint, scope, socket, owner)
-            self._slots.take(1, owner)
+            if not self._slots.take(1, owner):  # others have begun since it had room
+                return _refuse(socket)
             self._open.add(opened)
             return opened.run()
 
@@ -341,6 +342,10 @@ class Sockets:
         self.draining = True
         for session in list(self._open):
             session.drain()
+
+
+async def _refuse(socket: Socket) -> None:
+    socket.close(_TRY_AGAIN, "as many web sockets as may be are open")
 
 
 def build(parts: Parts) -> Built:

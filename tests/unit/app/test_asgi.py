@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -215,3 +216,40 @@ async def test_what_the_specification_lets_a_server_leave_out(raw: bytes | None)
         post = {"method": "POST", "path": f"/llm/k/{KEY}/v1/chat/completions", "raw_path": None}
         await app({**scope, **post, "scheme": "http", "query_string": b""}, receive, send)
     assert [message["status"] for message in sent if "status" in message] == [200, 400]
+
+
+async def test_web_sockets_that_open_at_once_are_bounded() -> None:
+    """The server accepts a handshake after the look for room: of two that had some, one alone goes on."""
+    text = "models: {m: {backend: vllm, workers: ['http://127.0.0.1:9']}}\nlisten: {max_sockets: 1}\n"
+    app = application(lambda: load_text(text))
+    both, over = asyncio.Barrier(2), asyncio.Event()
+    raw = {"raw_path": None, "query_string": b"", "root_path": "", "scheme": "ws"}
+    scope = {"type": "websocket", "headers": [], "path": "/v1/responses", "extensions": {}, **raw}
+
+    async def opened() -> list[Any]:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            if not sent:
+                return {"type": "websocket.connect"}
+            await over.wait()
+            return {"type": "websocket.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+            if message["type"] == "websocket.accept":
+                await both.wait()
+            else:
+                over.set()
+
+        await app(scope.copy(), receive, send)
+        return sent
+
+    async with app.router.lifespan_context(app) as state, asyncio.timeout(30):
+        first, second = await asyncio.gather(opened(), opened())
+        assert sorted(one.get("code", 0) for one in first + second) == [0, 0, 1013]
+        slots = state["gateway"].deployment.features.services["sockets"]._slots
+        assert (slots.reserved, slots.held) == (0, {})
+        over.clear()
+        again = asyncio.gather(opened(), opened())
+        assert [one.get("code", 0) for one in sum(await again, [])].count(1013) == 1, "the bound is what it was"
