@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import gc
+import logging
 import socket
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from gateway.observe.process_group import ProcessGroup
 from gateway.redis import split_address
 from gateway.server import OperationsListener, Server, fitting_connections
 
+_LOG = logging.getLogger(__name__)
 # A reload cannot change these: their sockets are bound.
 _BOUND = (("listen", "host"), ("listen", "port"), ("metrics", "listen"))
 # How often to look at the files that name callers.
@@ -213,6 +215,8 @@ class _Serving:
             except TooSlow as slow:
                 self._refused([self._whole(str(slow))])
             except Exception as error:  # a file that is gone since it was checked, such as a certificate
+                if not isinstance(error, OSError | ValueError):
+                    _LOG.error("a configuration could not be put to use", exc_info=error)
                 self._refused([self._whole(f"could not be put to use: {type(error).__name__}")])
             else:
                 self._gateway.metrics.reloads.labels("done").inc()

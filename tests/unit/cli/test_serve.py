@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -408,8 +409,13 @@ def test_signals_are_taken_over_before_anything_large_is_imported() -> None:
     assert {name.strip("_") for name in imported} <= {*small.split(), "future", "keyword", "reprlib"}
 
 
-async def test_what_cannot_be_put_to_use_is_refused_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it is: the watch over changed keys goes on."""
+@pytest.mark.parametrize(
+    ("error", "bug"), [(FileNotFoundError(), False), (ssl.SSLError(), False), (ValueError(), False), (KeyError(), True)]
+)
+async def test_what_cannot_be_put_to_use_is_refused_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, bug: bool
+) -> None:
+    """Whatever it is: the watch over changed keys goes on. A bug is logged with its place."""
     path = tmp_path / "gateway.yaml"
     path.write_text("models: {m: {backend: vllm, workers: ['http://127.0.0.1:9']}}")
     said = io.BytesIO()
@@ -420,7 +426,7 @@ async def test_what_cannot_be_put_to_use_is_refused_and_said(tmp_path: Path, mon
         serving._server.listening.set()  # as if it listened
 
         async def fail(config: Config) -> None:
-            raise FileNotFoundError
+            raise error
 
         monkeypatch.setattr(serving._gateway, "reload", fail)  # a reload that goes wrong
         await serving._reload()  # as by SIGHUP
@@ -428,7 +434,8 @@ async def test_what_cannot_be_put_to_use_is_refused_and_said(tmp_path: Path, mon
         await asyncio.to_thread(log.close)
     lines = [json.loads(line) for line in said.getvalue().splitlines()]
     (line,) = [line for line in lines if line["event"] == "reload refused, the old configuration stays"]
-    assert line["faults"] == ["gateway.yaml: (file): could not be put to use: FileNotFoundError"]
+    assert line["faults"] == [f"gateway.yaml: (file): could not be put to use: {type(error).__name__}"]
+    assert [record.exc_info[1] for record in caplog.records if record.exc_info] == ([error] if bug else [])
 
 
 @pytest.mark.parametrize("how", ["done", "refused", "failed"])
