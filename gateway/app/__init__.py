@@ -156,8 +156,8 @@ class Gateway:
         return await answer(rest) if answer is not None else b""
 
     async def reload(self, config: Config) -> None:
-        """New requests use `config`, running ones finish with the old one. Workers in both keep their state. If it
-        raises, nothing has changed."""
+        """New requests use `config`, running ones finish with the old one. Workers in both keep their state. Raises if
+        `config` cannot be built or started: then nothing has changed."""
         async with self._reloading:
             keys = reused_keys(config, self.host)
             prepared = await asyncio.to_thread(Prepared, config, keys.known() if keys is not None else NOTHING)
