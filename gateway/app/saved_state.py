@@ -78,8 +78,9 @@ class SavedState:
         models, found = self._deployment().config.models, dict[str, Fleet]()
         for one in map(_decode, lines):
             options = models.get(one.model)
-            fits = options is not None and options.discover is not None and one.serves == _served(options, one.model)
-            if fits and time.time() - one.at < _OLDEST_S:
+            if options is None or options.discover is None or one.serves != options.served_name(one.model):
+                continue
+            if time.time() - one.at < _OLDEST_S:
                 found.setdefault(one.source, {})[one.model] = one.workers
                 self._at[one.source] = one.at
         self._deployment().fleets.known = found
@@ -147,7 +148,7 @@ class SavedState:
             return []
         self._at |= discovery.read_at
         return [
-            SavedFleet(source, model, _served(models[model], model), self._at[source], list(workers))
+            SavedFleet(source, model, models[model].served_name(model), self._at[source], list(workers))
             for source, fleet in discovery.read.items()
             for model, workers in fleet.items()
             if source in self._at and model in models
@@ -158,10 +159,6 @@ class SavedState:
             await cancel_tasks(self._task)
             with keep_running("what is known"):
                 await self.save()
-
-
-def _served(options: object, model: str) -> str:
-    return getattr(options, "upstream_model", None) or model
 
 
 def _file(folder: str, config: Config, name: str) -> Path:

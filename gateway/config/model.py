@@ -248,11 +248,15 @@ class Model(Section):
     queue: Queue | None = None
     """A queue of its own; what is absent is as in the common `queue`."""
 
+    def served_name(self, name: str) -> str:
+        """The name that its workers know it by, as far as these options say. name: the model's."""
+        return self.upstream_model or name
+
     def declared(self, name: str) -> Capabilities:
         """The abilities of its workers, as far as these options declare them. name: the model's."""
         keeps = "system_turns" in (self.features or ()) or (self.backend == "openai" and all_of_openai(self.workers))
         system = self.system or ("keep" if keeps else "merge")
-        return Capabilities(self.upstream_model or name, self.max_context, self.features, system=system)
+        return Capabilities(self.served_name(name), self.max_context, self.features, system=system)
 
     @property
     def api_key(self) -> str | None:

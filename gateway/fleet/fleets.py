@@ -181,7 +181,7 @@ class Fleets:
             if discover is not None and discover.dns is not None:
                 found.append(Dns(name, *split_address(discover.dns), discover.interval_s))
             if discover is not None and discover.redis:
-                registered[name] = options.upstream_model or name
+                registered[name] = options.served_name(name)
         if registered:
             assert self._config.redis is not None  # the configuration was checked
             self._redis = connect(self._config.redis)

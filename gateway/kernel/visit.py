@@ -20,13 +20,11 @@ from gateway.core.ports import Deadlines, Exchange, Pool, Transport, WorkerHandl
 from gateway.core.renaming import Renaming
 from gateway.core.routing_facts import RoutingFacts
 from gateway.light_task import current_task
-from gateway.offload import run_step
+from gateway.offload import AT_ONCE, run_step
 
 if TYPE_CHECKING:
     from gateway.kernel.call import Call
 
-_AT_ONCE = 1 << 18
-"""Bytes of a body in which a name is replaced on the event loop."""
 _MAX_ERROR_BYTES = 1 << 20
 """Bytes that are read of a response whose status is an error."""
 
@@ -136,7 +134,7 @@ class Visit:
 
     async def _named(self, request: Request, renaming: Renaming) -> Request:
         """The request with the worker's own name for the model."""
-        if len(request.body) < _AT_ONCE or self._call is None:
+        if len(request.body) <= AT_ONCE or self._call is None:
             return renaming.apply(request)
         return await run_step(self._call.share, renaming.apply, request)
 

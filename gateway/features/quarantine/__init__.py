@@ -27,15 +27,13 @@ from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Attempt, Failure, Feature, Step
 from gateway.kernel.visit import FEW, Visit
-from gateway.offload import offload
+from gateway.offload import AT_ONCE, offload
 
 V = TypeVar("V")
 DeathOf = Callable[[str, WorkerHandle], Awaitable[object | None]]
 
 _DEATHS = 2
 CODE = "request_quarantined"
-_AT_ONCE = 1 << 18
-"""Bytes that are hashed on the event loop: in about 0.3 ms. More are hashed in a thread."""
 MOST = 4096
 """Requests that are remembered, of those noted and of those held: some 400 bytes each. The oldest are forgotten."""
 
@@ -257,7 +255,7 @@ async def _digest(request: Request) -> bytes:
     """
     key = blake2b(request.path.encode(), digest_size=16).digest()
     body = request.body
-    return _hash(body, key) if len(body) <= _AT_ONCE else await offload(_hash, body, key)
+    return _hash(body, key) if len(body) <= AT_ONCE else await offload(_hash, body, key)
 
 
 def _hash(body: bytes, key: bytes) -> bytes:
