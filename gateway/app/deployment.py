@@ -53,7 +53,8 @@ from gateway.transport.pooled import Pooled
 class Deployment:
     """Everything that belongs to one configuration. A reload builds another; running requests finish with theirs.
 
-    To build and to start one changes nothing that the configuration in force uses; `take_effect` does.
+    To build and to start one changes nothing that the configuration in force uses; `put_in_force` does, and with
+    `fleets.take_effect` behind it the workers are this one's.
     """
 
     def __init__(self, config: Config, prepared: Prepared, host: Host) -> None:

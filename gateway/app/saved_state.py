@@ -50,7 +50,9 @@ _decode = msgspec.json.Decoder(SavedFleet).decode
 
 
 class SavedState:
-    """deployment: returns the one in force. log: called with a level, an event and facts."""
+    """Keeps the knowledge of this process in a folder, and gives it to the next one.
+
+    deployment: returns the one in force. log: called with a level, an event and facts."""
 
     def __init__(self, deployment: Callable[[], Deployment], log: Callable[..., None]) -> None:
         self._deployment = deployment

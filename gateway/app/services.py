@@ -109,7 +109,7 @@ async def close_unshared(mine: Mapping[str, Any], others: Collection[Mapping[str
 
 def services_of(config: Config, host: Host) -> Services:
     """The services that `config` needs. Those of the configuration in force that are configured alike are the same
-    objects, and stay as they are until `take_effect`."""
+    objects, and stay as they are until `Deployment.put_in_force`."""
     log, redis = host.log, config.redis
     before = host.deployments[-1].services if host.deployments else Services()
     tokens = stream = ledger = None

@@ -101,7 +101,8 @@ class Fleets:
         return fleet
 
     def _pool(self, fleet: ModelFleet, addresses: Sequence[str], *, generate: bool) -> Pool:
-        """Workers which generate, or compute prompts for those that do: without these a request goes on, too."""
+        """Makes the pool of a model's workers that generate, or of those that compute prompts: without these a request
+        goes on, too."""
         config, before = self._config, self._roster.in_force
         known = None if before is None else before.models.get(fleet.name)
         learned = None if known is None else known.pool if generate else known.prefill

@@ -34,7 +34,7 @@ class Pump:
     the call settles, before the end of the reply can have reached the client.
 
     written_at       when it last had output, in seconds of the monotonic clock
-    first_output_at  likewise, or None
+    first_output_at  when it had output first, in the same seconds; None until then
     """
 
     __slots__ = (

@@ -48,7 +48,9 @@ class ActiveRequests:
 
 
 class Retries(Struct, frozen=True):
-    """attempts: workers that one request may be sent to. spend: takes from the retry budget, and returns whether a
+    """Bounds on the workers that one request is sent to.
+
+    attempts: workers that one request may be sent to. spend: takes from the retry budget, and returns whether a
     retry may be made; earn feeds it. wait_s: for how long a request that has lost its worker waits for one to return.
     """
 
@@ -59,7 +61,9 @@ class Retries(Struct, frozen=True):
 
 
 class Budgets(Struct, frozen=True):
-    """uploads: on the disk. continuations: of requests and replies of streams that another worker may go on with.
+    """The bytes, beside those of bodies, that all requests hold together.
+
+    uploads: on the disk. continuations: of requests and replies of streams that another worker may go on with.
     sessions: of the last responses of web sockets."""
 
     uploads: ByteBudget

@@ -47,7 +47,9 @@ def begin(words: Sequence[bytes], more: int) -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """answered is called with each answer: bytes, or `Refused`. lost is called once, with the reason, when the
+    """One connection to Redis: writes commands, and parses the answers.
+
+    answered is called with each answer: bytes, or `Refused`. lost is called once, with the reason, when the
     connection ends by itself; not after `close`."""
 
     def __init__(self, answered: Callable[[bytes | Refused], None], lost: Callable[[Exception], None]) -> None:

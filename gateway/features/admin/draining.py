@@ -29,7 +29,9 @@ redis.call('SET', KEYS[1], table.concat(drained, '\\n', math.max(1, #drained - A
 
 
 class Draining:
-    """watched: returns the gateway as it is now."""
+    """Drains workers for admins: at this gateway and, by an entry in the store of keys, at all others.
+
+    watched: returns the gateway as it is now."""
 
     def __init__(self, watched: Callable[[], Watched], store: KeyStore) -> None:
         self._watched = watched

@@ -60,7 +60,9 @@ class Denied(Exception):
 
 
 class Guard:
-    """key is the console's, or None; local says that the admin address is loopback. login: of people, if there is one.
+    """Decides who may come in to the console.
+
+    key is the console's, or None; local says that the admin address is loopback. login: of people, if there is one.
 
     ways  how one may come in, by what a page can offer: "key", "login"; empty where anybody may
     """

@@ -88,7 +88,9 @@ class Led(Struct):
 
 
 class Login:
-    """clock: Unix seconds. views: those of the page, the first by default."""
+    """Logs people in by OpenID Connect, and keeps their sessions.
+
+    clock: Unix seconds. views: those of the page, the first by default."""
 
     def __init__(
         self,

@@ -43,7 +43,9 @@ HEADER = b"x-dragoman-cache"
 
 
 class ReplyCache(Feature):
-    """keys: the keys that it is for, None for all. shared: all tenants are one."""
+    """Answers a request with the reply that an equal one got before.
+
+    keys: the keys that it is for, None for all. shared: all tenants are one."""
 
     def __init__(self, entries: Entries, keys: frozenset[str] | None, shared: bool, metrics: Metrics) -> None:
         self._entries = entries

@@ -29,7 +29,9 @@ class Flight:
 
 
 class Entries:
-    """bytes    of all replies that are kept, and of those that are being recorded
+    """The replies that are kept in memory, within bounds, and the requests under way whose replies may be.
+
+    bytes    of all replies that are kept, and of those that are being recorded
     cached   the replies, the one that was unused longest first, each with when it was made
     flights  the requests under way whose replies may be kept, by key
     waiting  how many wait for them

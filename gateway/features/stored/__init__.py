@@ -58,7 +58,9 @@ class Stored(Feature):
 
 
 class MemoryResponseStore:
-    """ttl_s: how long a text is kept, in seconds; max_bytes: of all texts together. Both may be changed."""
+    """Keeps texts in the memory of this process.
+
+    ttl_s: how long a text is kept, in seconds; max_bytes: of all texts together. Both may be changed."""
 
     def __init__(self, ttl_s: float, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.ttl_s = ttl_s
@@ -126,7 +128,9 @@ class MemoryResponseStore:
 
 
 class RedisResponseStore:
-    """client: of redis-py (asyncio); `close` closes it. on_failure: called with the class of an error that kept texts
+    """Keeps texts in Redis, for all gateways.
+
+    client: of redis-py (asyncio); `close` closes it. on_failure: called with the class of an error that kept texts
     from being written. call_s: the seconds for an answer."""
 
     def __init__(
