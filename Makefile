@@ -249,7 +249,7 @@ bench: install ## Measure CPU per request and per streamed chunk beside nginx
 	$(BIN)/python -m bench $(ARGS)
 
 .PHONY: path
-path: install ## Count the steps of five requests through the gateway (ARGS='--functions chat': its functions in order)
+path: install ## Count the steps of eight requests through the gateway (ARGS='--functions chat': its functions in order)
 	$(BIN)/python -m bench.path $(ARGS)
 
 .PHONY: bench-first
