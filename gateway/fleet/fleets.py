@@ -407,6 +407,11 @@ class Fleets:
 
     # -- for the stall detector -------------------------------------------------------------------------------------
 
+    def has(self, model: str, worker: Worker) -> bool:
+        """Whether the worker is one of the model's: it may have left, and still run requests."""
+        fleets = self._roster.in_force if self.rested else self
+        return fleets is not None and fleets.workers.get((model, worker.address)) is worker
+
     def pool_of(self, model: str, worker: Worker) -> Pool:
         fleet = self.models[model]
         return next((pool for pool in fleet.pools if worker in pool.workers), fleet.pool)
@@ -475,6 +480,8 @@ class Fleets:
         self._narrow(self.models[model])
 
     def _ejected(self, model: str, worker: Worker) -> None:
+        if not self.has(model, worker):  # its metrics are gone
+            return
         self._report.ejected(model, worker.address)
         self._log("warning", "worker ejected", model, worker, reason=worker.reason)
 
@@ -492,6 +499,8 @@ class Fleets:
         self._log("debug", "probe", model, worker, found=found, missed=worker.missed_probes)
 
     def _changed(self, model: str, worker: Worker) -> None:
+        if not self.has(model, worker):
+            return
         self._report.worker(model, worker.address, worker.ready)
         if not worker.ready:
             more: dict[str, object] = {"serves": list(worker.serves)} if worker.serves else {}

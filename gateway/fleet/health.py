@@ -59,7 +59,7 @@ class Health:
         self._on_change = on_change
         self._on_probe = on_probe
         self._ask = ask
-        self._wake: dict[Worker, asyncio.Event] = {}
+        self._wake = {worker: asyncio.Event() for worker in self._first.values()}
         self._tasks: dict[Worker, asyncio.Task[None]] = {}
         self.unresolved: set[Worker] = set()
         self._asked: dict[Worker, float] = {}
@@ -69,13 +69,14 @@ class Health:
         """Probes all workers once, concurrently, then continues in the background."""
         await asyncio.gather(*(self._probe(model, worker) for (model, _), worker in self._first.items()))
         for (model, _), worker in self._first.items():
-            self.add(model, worker, probed=True)
+            if worker in self._wake:  # else it has left meanwhile
+                self.add(model, worker, probed=True)
 
     def add(self, model: str, worker: Worker, *, probed: bool = False) -> None:
         """Probes this worker too from now on; the first time at once unless `probed`."""
         if self._closed:
             return
-        wake = self._wake[worker] = asyncio.Event()
+        wake = self._wake.setdefault(worker, asyncio.Event())
         if not probed:
             wake.set()
         self._tasks[worker] = asyncio.create_task(self._watch(model, worker))
@@ -97,9 +98,9 @@ class Health:
             wake.set()
 
     async def is_gone(self, model: str, worker: Worker) -> bool:
-        """Whether a probe made now finds no server at the worker's address. One that answers 5xx, breaks off or says
-        nothing may be about to end, as vLLM's does when its engine has died: it is probed again, a few times. A closed
-        watch finds none gone."""
+        """Whether a probe made now finds no server at the address of the worker, which may have been removed. A server
+        that answers 5xx, breaks off or says nothing may be about to end, as vLLM's does when its engine has died: it is
+        probed again, a few times. A closed watch finds none gone."""
         for _ in range(_ENDING_PROBES):
             found = "200" if self._closed else await self._probe(model, worker)
             if found == _UNREACHABLE:
@@ -164,7 +165,7 @@ class Health:
             status = await self._status(model, worker)
             ready, found = status < 500, str(status)
             trouble = cause_of(status, None) if status >= 500 else None
-            if ready and self._ask is not None and self._is_to_be_asked(worker):
+            if ready and self._ask is not None and worker in self._wake and self._is_to_be_asked(worker):
                 trouble = await self._ask(model, worker)
                 ready = trouble is None
         except Exception as error:  # any error counts as no answer, and probing must go on
@@ -181,6 +182,8 @@ class Health:
                 ready = worker.ready and out_of_descriptors(error)
         else:
             worker.missed_probes = 0
+        if worker not in self._wake:  # it was removed: nothing of it may come back
+            return found
         (self.unresolved.add if unresolved else self.unresolved.discard)(worker)
         worker.suspected = ready and not found.isdigit()
         if self._on_probe is not None:

@@ -312,6 +312,8 @@ class Pool:
         """Prefers the other workers for a while. This worker is full, still loads its model or is broken. A worker that
         refuses at once has the fewest requests in flight, so least-busy would send it everything."""
         now = self._clock()
+        if worker not in self.workers:  # it has left, and still ran a request
+            return
         if worker in self._tried or self._resting.get(worker, now) <= now:
             self._tried.discard(worker)
             self._rest_until(worker, now, seconds)

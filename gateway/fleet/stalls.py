@@ -90,6 +90,8 @@ class StallDetector:
         progress = worker.progress
         if self._stalled_s == 0 or progress.stalled or not worker.ready or worker.leaving:
             return
+        if not self._fleets.has(model, worker):
+            return
         now = self._clock()
         silence = self._fleets.silence(model, worker, since)
         if silence is not None and silence.body_at is not None and silence.body_at > since:
@@ -176,7 +178,7 @@ class StallDetector:
         with keep_running("a stalled worker's question"):
             answered = await self._fleets.ask(model, worker, patience)
             now = self._clock()
-            if worker.lives != life or worker not in self._fleets.workers.values():
+            if worker.lives != life or not self._fleets.has(model, worker):
                 return
             if answered and not progress.doubted:
                 progress.move(now)

@@ -219,6 +219,9 @@ class Simulation:
     def left_alone(self, worker: Worker, since: float) -> None:
         self.detector.left_alone("m", worker, since)
 
+    def has(self, model: str, worker: Worker) -> bool:
+        return self.workers.get((model, worker.address)) is worker
+
     def pool_of(self, model: str, worker: Worker) -> Pool:
         return self.pool
 

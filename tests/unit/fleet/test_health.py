@@ -277,3 +277,38 @@ async def test_no_look_at_a_certificate_goes_past_a_proxy(
     assert worker.meaning is not None
     assert (seen in worker.meaning) == (proxy is None)
     assert ("not read through a proxy" in worker.meaning) == (address == "https://w0" and proxy is not None)
+
+
+@pytest.mark.parametrize("cause", [ConnectionRefusedError(), OURS[2]], ids=["refused", "name server"])
+async def test_a_probe_of_a_worker_that_has_left_finds_its_death_and_changes_nothing(cause: OSError) -> None:
+    fleet = Fleet(1)
+    async with fleet.watched() as health:
+        (worker,) = fleet.workers.values()
+        changes = list(fleet.changes)
+        health.remove(worker)
+        fleet.script["w0"] = unreachable(cause)
+        assert await health.is_gone("m", worker)
+        assert fleet.changes == changes
+        assert not health.unresolved
+
+
+async def test_a_worker_that_leaves_during_the_first_probe_is_not_probed_again() -> None:
+    fleet = Fleet(1)
+    gate = asyncio.Event()
+
+    async def slow(*_: object) -> int:
+        await gate.wait()
+        return 200
+
+    (worker,) = fleet.workers.values()
+    options = HealthOptions(interval_s=0.01, timeout_s=30, path="/health")
+    changes: list[Worker] = []
+    health = Health(fleet.workers, options, slow, lambda model, worker: changes.append(worker))
+    starting = asyncio.create_task(health.start())
+    await asyncio.sleep(0)
+    health.remove(worker)
+    gate.set()
+    await starting
+    assert not health._tasks
+    assert not changes
+    await health.close()

@@ -125,6 +125,18 @@ async def test_a_question_waits_for_nobody_and_takes_nobodys_place() -> None:
         made.release(worker)
 
 
+@pytest.mark.parametrize("cause", [Cause.OVERLOADED, Cause.REFUSED])
+async def test_a_worker_that_has_left_is_not_remembered_for_its_failures(cause: Cause) -> None:
+    members = workers(3, failures=1)
+    one = pool(members, max_eject_share=0.0)
+    gone = await one.acquire([members[1], members[2]])
+    one.change(members[1:])
+    one.failed(gone, gone.generation, GatewayError(Kind.UPSTREAM, "failed", cause=cause))
+    one.stall(gone)
+    assert not one._resting
+    one.release(gone)
+
+
 @pytest.mark.parametrize("name", sorted(BY_NAME.keys() - {"prefix"}))
 async def test_a_pick_among_many_takes_no_more_steps_than_among_few(name: str) -> None:
     async def of(count: int) -> float:

@@ -47,6 +47,9 @@ class Fleet:
 
     # -- those of Fleets --
 
+    def has(self, model: str, worker: Worker) -> bool:
+        return self.workers.get((model, worker.address)) is worker
+
     def pool_of(self, model: str, worker: Worker) -> Pool:
         return self.pool
 
@@ -441,9 +444,9 @@ async def test_requests_leave_a_leaving_worker_until_it_has_none() -> None:
     assert fleet.events == ["leave http://0"] * 2
 
 
-async def left_alone(fleet: Fleet) -> None:
+async def left_alone(fleet: Fleet, worker: Worker | None = None) -> None:
     """Clients leave the first worker, and others answer."""
-    fleet.detector.left_alone("m", fleet.first, fleet.now - 1)
+    fleet.detector.left_alone("m", worker or fleet.first, fleet.now - 1)
     for _ in range(3):
         await asyncio.sleep(0)
 
@@ -476,7 +479,7 @@ async def test_an_answer_to_the_gateways_question_clears_it_once(patient: Fleet)
     assert patient.events == ["stalled http://0", "resumed http://0"], "a request tries it"
 
 
-@pytest.mark.parametrize("why", ["piece", "off", "down", "leaving"])
+@pytest.mark.parametrize("why", ["piece", "off", "down", "leaving", "left"])
 async def test_clients_that_leave_blame_no_worker_that_answers_or_is_not_judged(fleet: Fleet, why: str) -> None:
     worker = fleet.first
     match why:
@@ -488,5 +491,7 @@ async def test_clients_that_leave_blame_no_worker_that_answers_or_is_not_judged(
             worker.ready = False
         case "leaving":
             worker.leaving = True
-    await left_alone(fleet)
+        case "left":
+            del fleet.workers["m", worker.address]
+    await left_alone(fleet, worker)
     assert fleet.events == []

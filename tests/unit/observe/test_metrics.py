@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
+from gateway.fleet.discovery import FoundWorker
 from gateway.observe.by_key import ByKey
 from gateway.observe.metrics import Metrics
 from tests.support.harness import Stack, soon, until
@@ -267,6 +269,31 @@ def test_workers_that_are_gone_are_gone_from_the_page() -> None:
         until(lambda: first not in httpx.get(stack.url + "/metrics").text)
         page = httpx.get(stack.url + "/metrics").text
         assert value(page, "dragoman_worker_ready", model="m", worker=second) == 1
+
+
+@pytest.mark.parametrize("way", ["leaves", "reload"])
+def test_a_worker_that_is_gone_does_not_come_back_when_its_last_request_breaks(way: str) -> None:
+    config = {"breaker": {"failures": 1}, "retry": {"attempts": 2, "min_per_second": 100}}
+    slow, quick = {"output_tokens": 10_000, "itl_ms": 20}, {"output_tokens": 2}
+    with Stack((slow, quick, quick), config) as stack, ThreadPoolExecutor(1) as pool:
+        first, *others = (sim.url for sim in stack.sims)
+        fleets = stack.gateway.deployment.fleets
+        worker = fleets.workers["m", first]
+        stack.run(fleets._join("m", [FoundWorker(first)]))  # as discovery calls it
+        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+        asked = pool.submit(httpx.post, stack.url + CHAT, json=body, timeout=60)
+        until(lambda: stack.sims[0].ledger.running == 1)
+        if way == "leaves":
+            stack.run(fleets._join("m", [FoundWorker(other) for other in others]))
+        else:
+            stack.run(stack.gateway.reload(stack.config({**config, "models": {"m": {"workers": others}}})))
+        until(lambda: first not in httpx.get(stack.url + "/metrics").text)
+        stack.sims[0].die()
+        assert asked.result().status_code == 200
+        assert stack.record()["attempts"] == 2
+        assert worker.breaker.ejected
+        assert stack.run(stack.gateway.host.death_of("m", worker)) is not None
+        assert first not in httpx.get(stack.url + "/metrics").text
 
 
 def test_it_can_be_turned_off() -> None:
