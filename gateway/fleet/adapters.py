@@ -19,6 +19,7 @@ from gateway.core.ports import Capabilities
 from gateway.core.routing_facts import RoutingFacts
 from gateway.fleet.model_fleet import ModelFleet
 from gateway.fleet.pool import Pool
+from gateway.fleet.waiting import joined
 from gateway.fleet.worker import Worker
 
 _MOST = 1_000
@@ -36,6 +37,8 @@ class AdapterPool:
         self._pool = pool
         self._name = name
         self.having: frozenset[Worker] = frozenset()
+        self._seen: tuple[object, object] = None, None
+        self._lack: frozenset[Worker] = frozenset()
         self.release = pool.release
         self.answered = pool.answered
         self.succeeded = pool.succeeded
@@ -78,10 +81,14 @@ class AdapterPool:
         return self._pool.may_serve(self._without(exclude))
 
     def _lacking(self) -> frozenset[Worker]:
-        return frozenset(self._pool.workers) - self.having
+        """The workers without it: the same object until they change, so that a request costs no step for each."""
+        workers, having = self._pool.workers, self.having
+        if self._seen[0] is not workers or self._seen[1] is not having:
+            self._seen, self._lack = (workers, having), frozenset(workers) - having
+        return self._lack
 
     def _without(self, exclude: Sequence[Worker]) -> frozenset[Worker]:
-        return self._lacking().union(exclude)
+        return joined(self._lacking(), exclude)
 
 
 class Serving(Protocol):
@@ -114,8 +121,9 @@ class _Offer(Struct):
     def have(self, workers: frozenset[Worker]) -> bool:
         """Sets which workers have the adapter. Returns whether that has changed."""
         changed = any(pool.having != workers for pool in self.pools)
-        for pool in self.pools:
-            pool.having = workers
+        if changed:
+            for pool in self.pools:
+                pool.having = workers
         return changed
 
 

@@ -18,7 +18,7 @@ from gateway.fleet.departures import Departures, Wait, size_of
 from gateway.fleet.pick import PickPolicy
 from gateway.fleet.pick.reading import cache_key_of, describe, session_of
 from gateway.fleet.standing import Standing
-from gateway.fleet.waiting import Lacking, PoolEvents, WaitQueue, WorkerStates
+from gateway.fleet.waiting import Lacking, PoolEvents, WaitQueue, WorkerStates, joined
 from gateway.fleet.waking import Waking
 from gateway.fleet.worker import Worker, is_open, open_workers
 
@@ -165,7 +165,7 @@ class Pool:
         """
         now = self._clock()
         routing = RoutingFacts() if routing is None else routing
-        unsuitable = exclude if lacks is None else lacks().union(exclude)
+        unsuitable = exclude if lacks is None else joined(lacks(), exclude)
         waiting = self._waiting
         worker = (
             self._pick(unsuitable, now, routing) if not waiting.queue.count or waiting.lets_pass(unsuitable) else None

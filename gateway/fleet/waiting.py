@@ -75,6 +75,11 @@ Lacking = Callable[[], frozenset[Worker]]
 """Returns the workers that lack what a request asks for, at the time of the call."""
 
 
+def joined(lacking: frozenset[Worker], tried: Collection[Worker]) -> frozenset[Worker]:
+    """The workers in either: the same object as `lacking` for the first attempt of a request. It knows its hash."""
+    return lacking.union(tried) if tried else lacking
+
+
 class QueuedRequest(Waiter):
     """A request that waits for a worker of one model.
 
@@ -148,7 +153,7 @@ class WaitQueue:
         NO_WORKER, `Busy`."""
         options = self.options
         lacking = lacks() if lacks is not None else frozenset[Worker]()
-        unsuitable = lacking.union(tried)
+        unsuitable = joined(lacking, tried)
         cold, patience = not self._may_serve(unsuitable, now), routing.patience
         if cold and not patience and (unsuitable or not options.cold_start_s):
             self._events.refused("no_worker")
@@ -195,7 +200,7 @@ class WaitQueue:
             if lacks not in found:
                 found[lacks] = lacks()
             request.lacking = found[lacks]
-            return request.lacking | request.tried if request.tried else request.lacking
+            return joined(request.lacking, request.tried)
 
         self.queue.regroup(kind_of)
         self.serve()

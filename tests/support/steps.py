@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +39,16 @@ def lines(work: Callable[[], object], within: str, unit: Unit = "line") -> Count
 def steps(work: Callable[[], object], unit: Unit = "opcode", within: str = "") -> int:
     """How many of them `work` takes in files whose path holds `within`."""
     return lines(work, within, unit).total()
+
+
+def peak(work: Callable[[], object]) -> int:
+    """The most bytes that `work` has allocated at one time: C code that copies is seen, which takes one opcode."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from gateway.fleet.adapters import AdapterPool
 from gateway.fleet.pool import Pool
 from gateway.fleet.waiting import Refusal
 from gateway.fleet.worker import Worker
-from tests.support.steps import steps
+from tests.support.steps import peak, steps
 from tests.unit.fleet.pools import Clock, kind_of, pool, waiting, workers
 
 
@@ -254,3 +254,43 @@ async def test_an_arrival_takes_no_step_for_kinds_that_wait_and_a_freed_worker_f
     assert most[1] <= few[1] * 1.1
     assert (most[2] - many[2]) / 192 < 1.5 * (many[2] - few[2]) / 60  # linear
     assert most[2] < 256 * 60
+
+
+@pytest.mark.parametrize("way", ["acquire", "try_acquire", "borrow", "may_serve"])
+async def test_a_request_for_an_adapter_takes_no_more_memory_in_a_large_fleet(way: str) -> None:
+    """A set of all workers, made for each request, would."""
+
+    async def of(count: int) -> int:
+        members = workers(count)
+        adapter = adapter_of(pool(members), members[:2])
+
+        async def ask() -> Worker | bool | None:
+            match way:
+                case "try_acquire":
+                    return adapter.try_acquire((), RoutingFacts())
+                case "borrow":
+                    return adapter.borrow(())
+                case "may_serve":
+                    return adapter.may_serve(())
+                case _:
+                    return await adapter.acquire((), 0, RoutingFacts())
+
+        for _ in range(2):
+            await ask()
+        return peak(lambda: next(ask().__await__(), None))
+
+    few, many = await of(8), await of(1000)
+    assert many < few + 2_000
+
+
+async def test_workers_without_an_adapter_are_the_same_object_until_they_change() -> None:
+    members = workers(4)
+    one = pool(members)
+    adapter = adapter_of(one, members[:2])
+    assert adapter._lacking() == set(members[2:])
+    assert adapter._lacking() is adapter._lacking() is adapter._without(())
+    assert adapter._without([members[0]]) == {members[0], *members[2:]}
+    one.change(members[:3])
+    assert adapter._lacking() == {members[2]}
+    adapter.having = frozenset(members)
+    assert adapter._lacking() == set()
