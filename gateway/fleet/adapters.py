@@ -102,7 +102,7 @@ class Serving(Protocol):
         prompts."""
 
     def withdrawn(self, model: str, adapter: str) -> None:
-        """No worker has `adapter` any more."""
+        """`adapter` is not served any more: no worker has it, or too many others come before it."""
 
     def silence(self, model: str, worker: Worker, recent: float) -> Silence | None:
         """The silence of the replies that `worker` owes; None if it owes none. If a piece came after `recent`, that one
@@ -182,7 +182,7 @@ class Adapters:
         free = (one for one in sorted(having) if one in mine or (one not in self._taken and one not in offers))
         wanted = [name for name, _ in zip(free, range(_MOST), strict=False)]
         changed = False
-        for gone in mine - having.keys():
+        for gone in mine.difference(wanted):
             changed |= offers.pop(gone).have(frozenset())
             self._serving.withdrawn(model, gone)
         for adapter in wanted:

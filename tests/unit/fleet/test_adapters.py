@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.fleet import adapters
 from tests.support.clients import WAYS
 from tests.support.harness import Stack
 from tests.unit.app.asking import key
@@ -74,6 +75,21 @@ def test_what_workers_load_and_unload_is_followed(stack: Stack) -> None:
     assert ask(stack).status_code == 404
     assert [event["adapter"] for event in stack.events("adapter offered")] == ["sql", "poems"]
     assert [event["adapter"] for event in stack.events("adapter gone")] == ["sql"]
+
+
+def test_the_bound_holds_for_adapters_that_are_offered_already(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None beyond it stays with the workers that had it once."""
+    monkeypatch.setattr(adapters, "_MOST", 2)
+    change(stack, 0, "load", "tales")
+    assert set(listed(stack)) == {"m", "alias", "sql", "tales"}
+    change(stack, 0, "load", "poems")
+    assert set(listed(stack)) == {"m", "alias", "poems", "sql"}
+    assert ask(stack, "tales").status_code == 404
+    change(stack, 0, "unload", "tales")
+    change(stack, 1, "load", "tales")
+    change(stack, 0, "unload", "poems")
+    assert set(listed(stack)) == {"m", "alias", "sql", "tales"}
+    assert ask(stack, "tales").headers["x-dragoman-worker"] == stack.sims[1].url
 
 
 def test_a_worker_that_does_not_answer_keeps_its_adapters(stack: Stack) -> None:
