@@ -17,6 +17,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from gateway.fleet.noticed import Attribute, Noticed, noticed
+
 MOST_BLOCKS = 131_072
 """Blocks of one engine; further ones are not counted. A block takes some 145 bytes, all take 19 MB at most, or 23 MB if
 the engine names them by 32 bytes."""
@@ -117,7 +119,7 @@ def chain(tokens: Sequence[int], size: int, salt: str | None) -> list[int]:
     return keys
 
 
-class Blocks:
+class Blocks(Noticed):
     """The blocks of one engine.
 
     size    tokens of a block; 0 while none is known
@@ -133,10 +135,13 @@ class Blocks:
     read, lost, unreadable  batches that were applied, that were missed for good, that could not be read
     """
 
+    arriving: Attribute[bool] = noticed("arriving")
+    ranks: Attribute[int] = noticed("ranks")
+
     def __init__(self, most: int = MOST_BLOCKS) -> None:
         self._most = most
-        self.arriving = self.connected = False
-        self.ranks = 1
+        self._arriving = self.connected = False
+        self._ranks = 1
         self.owner: object = None
         self.read = self.lost = self.unreadable = 0
         self.begin(True)

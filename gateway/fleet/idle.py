@@ -321,7 +321,7 @@ class IdlePool:
         return self._pool.suspects
 
     @property
-    def without_cache_events(self) -> Sequence[Worker] | None:
+    def without_cache_events(self) -> frozenset[Worker] | None:
         return self._pool.without_cache_events
 
     def try_acquire(self, exclude: Sequence[Worker], routing: RoutingFacts) -> Worker | None:

@@ -119,9 +119,9 @@ class Pool:
         return [worker for worker in self.workers if worker.suspected]
 
     @property
-    def without_cache_events(self) -> Sequence[Worker] | None:
+    def without_cache_events(self) -> frozenset[Worker] | None:
         """The workers that do not report what they have cached; None if no worker does, or there is no choice."""
-        silent = [worker for worker in self.workers if worker.blocks is None or not worker.blocks.live]
+        silent = self._standing.silent
         return silent if len(self.workers) > max(1, len(silent)) else None
 
     @property

@@ -28,6 +28,7 @@ class Standing:
         self._breakers: object = None
         self._out_until = 0.0
         self._serving: Sequence[Worker] = ()
+        self._silent: frozenset[Worker] | None = None
         self._absence: tuple[str, Cause | None, tuple[Cause, ...]] | None = None
         self._spellings: set[str] | None = None
 
@@ -36,6 +37,15 @@ class Standing:
         """Those that are ready and do not drain."""
         self._look()
         return self._serving
+
+    @property
+    def silent(self) -> frozenset[Worker]:
+        """Those that do not report what they have cached."""
+        self._look()
+        if self._silent is None:
+            silent = [worker for worker in self._workers if worker.blocks is None or not worker.blocks.live]
+            self._silent = frozenset(silent)
+        return self._silent
 
     def out(self, now: float) -> bool:
         """Whether each worker that serves is ejected, or none serves."""
@@ -60,7 +70,7 @@ class Standing:
 
     def _look(self) -> None:
         if self._version is not Worker.changed:
-            self._version, self._absence, self._breakers = Worker.changed, None, None
+            self._version, self._absence, self._breakers, self._silent = Worker.changed, None, None, None
             self._serving = [worker for worker in self._workers if worker.serving]
 
     def no_worker(self, retry_after: float = 1.0) -> GatewayError:

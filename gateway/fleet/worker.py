@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
-from operator import attrgetter
-from typing import Any, ClassVar, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -15,6 +13,7 @@ from gateway.core.ports import UNKNOWN
 from gateway.core.renaming import Renaming
 from gateway.fleet.blocks import Blocks
 from gateway.fleet.breaker import Breaker
+from gateway.fleet.noticed import Attribute, Noticed, noticed
 from gateway.fleet.progress import Progress
 
 OTHERS = 1_024
@@ -50,32 +49,11 @@ class EngineLoad(Struct, frozen=True):
         return max(0.0, self.running + self.waiting - self.in_flight)
 
 
-T = TypeVar("T")
-
-
-class _Attribute(Protocol[T]):
-    """An attribute of a worker."""
-
-    def __get__(self, worker: Worker, kind: type[Worker]) -> T: ...
-    def __set__(self, worker: Worker, value: T) -> None: ...
-
-
-def _noticed(name: str) -> Any:
-    """An attribute whose changes are noticed in `Worker.changed`. Reading it calls no function of Python."""
-    slot = f"_{name}"
-
-    def change(worker: Worker, value: object) -> None:
-        if getattr(worker, slot) != value:
-            setattr(worker, slot, value)
-            Worker.changed = object()
-
-    return property(attrgetter(slot), change)
-
-
-class Worker:
+class Worker(Noticed):
     """One worker.
 
-    changed    of all workers: another object after each change of a worker's `ready`, `draining`, `trouble` or `serves`
+    changed    another object after each change of a worker's `ready`, `draining`, `trouble`, `serves` or `blocks`, and
+               of whether such blocks are `live`
     address    scheme://host:port[/base]
     ready      the result of the last health probe
     in_flight  our requests that run on it
@@ -108,16 +86,16 @@ class Worker:
     """
 
     __slots__ = (
-        "_draining", "_ready", "_serves", "_trouble", "address", "background", "blocks", "breaker", "facts",
+        "_blocks", "_draining", "_ready", "_serves", "_trouble", "address", "background", "breaker", "facts",
         "full_readings", "http2", "in_flight", "lacking", "learns", "leaving", "lives", "max_in_flight",
         "missed_probes", "named", "on_free", "others", "peak", "probed", "progress", "proxy", "recent",
         "renaming", "reported", "ring_hash", "served_as", "suspected", "tokens", "turn", "weight", "words",
     )  # fmt: skip
-    changed: ClassVar[object] = object()
-    ready: _Attribute[bool] = _noticed("ready")
-    draining: _Attribute[bool] = _noticed("draining")
-    trouble: _Attribute[Cause | None] = _noticed("trouble")
-    serves: _Attribute[Sequence[str]] = _noticed("serves")
+    ready: Attribute[bool] = noticed("ready")
+    draining: Attribute[bool] = noticed("draining")
+    trouble: Attribute[Cause | None] = noticed("trouble")
+    serves: Attribute[Sequence[str]] = noticed("serves")
+    blocks: Attribute[Blocks | None] = noticed("blocks")
 
     def __init__(self, address: str, breaker: BreakerOptions, max_in_flight: int | None) -> None:
         self.address = address
@@ -133,7 +111,7 @@ class Worker:
         self.others = 0.0
         self.recent: float | None = None
         self.peak = 0.0
-        self.blocks: Blocks | None = None
+        self._blocks: Blocks | None = None
         self.ring_hash = int.from_bytes(blake2b(address.encode(), digest_size=8).digest(), "big")
         self.lives = 0
         self._ready = False

@@ -104,7 +104,7 @@ class WorkerPool(Protocol[W]):
     @property
     def ready(self) -> bool: ...
     @property
-    def without_cache_events(self) -> Sequence[W] | None:
+    def without_cache_events(self) -> frozenset[W] | None:
         """The workers that do not publish what they have cached; None if no worker does, or there is no choice."""
 
     @property

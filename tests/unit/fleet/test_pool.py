@@ -13,10 +13,11 @@ import pytest
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.failures import Cause
 from gateway.core.routing_facts import RoutingFacts
+from gateway.fleet.blocks import Blocks
 from gateway.fleet.pick import POLICIES as BY_NAME
 from gateway.fleet.pick import PickPolicy, RoundRobin
 from gateway.fleet.worker import Worker
-from tests.support.steps import steps
+from tests.support.steps import peak, steps
 from tests.unit.fleet.pools import POLICIES, Clock, kind_of, pool, waiting, workers
 
 
@@ -135,6 +136,44 @@ async def test_a_worker_that_has_left_is_not_remembered_for_its_failures(cause: 
     one.stall(gone)
     assert not one._resting
     one.release(gone)
+
+
+def test_workers_that_do_not_report_their_caches_are_known_without_a_look_at_each() -> None:
+    def of(count: int) -> tuple[int, int]:
+        members = workers(count)
+        for member in members[1:]:
+            member.blocks = Blocks()
+            member.blocks.arriving = True
+        one = pool(members)
+
+        def ask() -> None:
+            silent = one.without_cache_events
+            assert silent is not None
+            assert one.borrow(silent) is not members[0]
+
+        ask()
+        return steps(ask, within="gateway/fleet"), peak(ask)
+
+    (few, small), (many, large) = of(8), of(1000)
+    assert many == few
+    assert large < small + 2_000
+
+
+def test_it_is_noticed_which_workers_report_their_caches() -> None:
+    first, second = members = workers(2)
+    one = pool(members)
+    assert one.without_cache_events is None
+    first.blocks = blocks = Blocks()
+    assert one.without_cache_events is None
+    blocks.arriving = True
+    assert one.without_cache_events == {second}
+    assert one.without_cache_events is one.without_cache_events
+    blocks.ranks = 2
+    assert one.without_cache_events is None
+    blocks.ranks = 1
+    assert one.without_cache_events == {second}
+    first.blocks = None
+    assert one.without_cache_events is None
 
 
 @pytest.mark.parametrize("name", sorted(BY_NAME.keys() - {"prefix"}))
