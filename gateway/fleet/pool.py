@@ -355,7 +355,7 @@ class Pool:
         return worker
 
     def _states(self, now: float) -> WorkerStates:
-        able = frozenset([worker for worker in self._standing.serving if worker.breaker.allows(now)])
+        able = self._standing.able(now)
         free = frozenset(open_workers(able, now))
         return WorkerStates(able, free, frozenset([worker for worker, until in self._resting.items() if until > now]))
 

@@ -27,6 +27,8 @@ class Standing:
         self._version: object = None
         self._breakers: object = None
         self._out_until = 0.0
+        self._looked_for: object = None
+        self._able: frozenset[Worker] | None = None
         self._serving: Sequence[Worker] = ()
         self._silent: frozenset[Worker] | None = None
         self._absence: tuple[str, Cause | None, tuple[Cause, ...]] | None = None
@@ -37,6 +39,17 @@ class Standing:
         """Those that are ready and do not drain."""
         self._look()
         return self._serving
+
+    def able(self, now: float) -> frozenset[Worker]:
+        """Those that serve, and to which a request may go: the same object while none is ejected."""
+        self._look()
+        if self._looked_for is not Breaker.changed:
+            self._looked_for = Breaker.changed
+            ejected = any(worker.breaker.open_until for worker in self._serving)
+            self._able = None if ejected else frozenset(self._serving)
+        if self._able is not None:
+            return self._able
+        return frozenset([worker for worker in self._serving if worker.breaker.allows(now)])
 
     @property
     def silent(self) -> frozenset[Worker]:
@@ -70,7 +83,8 @@ class Standing:
 
     def _look(self) -> None:
         if self._version is not Worker.changed:
-            self._version, self._absence, self._breakers, self._silent = Worker.changed, None, None, None
+            self._version, self._absence, self._silent = Worker.changed, None, None
+            self._breakers = self._looked_for = None
             self._serving = [worker for worker in self._workers if worker.serving]
 
     def no_worker(self, retry_after: float = 1.0) -> GatewayError:

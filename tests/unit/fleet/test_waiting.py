@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
+from types import FrameType
 
 import pytest
 
@@ -340,3 +342,53 @@ async def test_few_reasons_of_many_are_named_once_each() -> None:
         member.trouble = Cause.SILENT
     with pytest.raises(GatewayError, match=r"available: a worker did not answer in time$"):
         await one.acquire()
+
+
+async def test_a_request_that_waits_calls_no_function_for_each_worker() -> None:
+    async def of(count: int) -> int:
+        members = workers(count, max_in_flight=1)
+        one = pool(members)
+        for _ in members:
+            await one.acquire()
+        tasks = [await waiting(one) for _ in range(3)]
+        called = 0
+
+        def count_call(frame: FrameType, event: str, _: object) -> None:
+            nonlocal called
+            called += event == "call" and "gateway/fleet" in frame.f_code.co_filename
+
+        coming = one.acquire()
+        sys.setprofile(count_call)
+        try:
+            coming.send(None)
+            one.release(members[0])
+        finally:
+            sys.setprofile(None)
+        assert await tasks[0] is members[0]
+        coming.close()
+        for task in tasks[1:]:
+            task.cancel()
+        return called
+
+    assert await of(200) < await of(10) + 20  # candidates are looked at more seldom in a large fleet
+
+
+async def test_those_that_wait_get_no_worker_that_is_ejected_meanwhile() -> None:
+    members = workers(2, max_in_flight=1, failures=1)
+    clock = Clock()
+    clock.now = 1.0
+    one = pool(members, clock=clock)
+    first, second = [await one.acquire() for _ in members]
+    tasks = [await waiting(one) for _ in range(3)]
+    first.breaker.hold()
+    one.release(first)
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in tasks)
+    one.resume(first)
+    assert await tasks[0] is first, "a trial"
+    one.release(first)
+    await asyncio.sleep(0)
+    assert not tasks[1].done(), "one trial at a time"
+    one.release(second)
+    assert await tasks[1] is second
+    tasks[2].cancel()
