@@ -304,6 +304,9 @@ class Deployment:
         del self._models[adapter]
         self._host.log.event("info", "adapter gone", model=model, adapter=adapter)
 
+    def forget(self, model: str, address: str) -> None:
+        self.transports[model].forget(address)
+
     def silence(self, model: str, worker: Worker, recent: float) -> Silence | None:
         transport = self.transports.get(model)
         return None if transport is None else transport.silence(worker.address, recent)

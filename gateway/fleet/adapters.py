@@ -104,6 +104,9 @@ class Serving(Protocol):
     def withdrawn(self, model: str, adapter: str) -> None:
         """`adapter` is not served any more: no worker has it, or too many others come before it."""
 
+    def forget(self, model: str, address: str) -> None:
+        """The worker of `model` at `address` has left."""
+
     def silence(self, model: str, worker: Worker, recent: float) -> Silence | None:
         """The silence of the replies that `worker` owes; None if it owes none. If a piece came after `recent`, that one
         is enough."""

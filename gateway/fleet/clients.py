@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import closing
+from typing import Protocol
 from urllib.parse import unquote
 
 from gateway.core.errors import GatewayError, Kind
@@ -15,6 +16,11 @@ from gateway.core.ports import Deadlines, Transport
 _MOST_BYTES = 1 << 20
 
 
+class AskingTransport(Transport, Protocol):
+    def forget(self, address: str) -> None:
+        """The worker at `address` has left."""
+
+
 class Clients:
     """Asks each time over a connection of its own: that shows that a worker still takes connections, and a kept one may
     be closed just as it is used. All raise GatewayError.
@@ -23,12 +29,12 @@ class Clients:
     timeout_s     for a whole document
     """
 
-    def __init__(self, transport_of: Callable[[str], Transport], timeout_s: float) -> None:
+    def __init__(self, transport_of: Callable[[str], AskingTransport], timeout_s: float) -> None:
         self._transport_of = transport_of
         self._timeout_s = timeout_s
-        self._transports: dict[str, Transport] = {}
+        self._transports: dict[str, AskingTransport] = {}
 
-    def _of(self, model: str) -> Transport:
+    def _of(self, model: str) -> AskingTransport:
         transport = self._transports.get(model)
         if transport is None:
             transport = self._transports[model] = self._transport_of(model)
@@ -68,6 +74,11 @@ class Clients:
                 while answer.status == 200 and await answer.read():
                     pass
                 return answer.status
+
+    def forget(self, model: str, address: str) -> None:
+        """The worker has left."""
+        if model in self._transports:
+            self._transports[model].forget(address)
 
     async def close(self) -> None:
         for transport in self._transports.values():

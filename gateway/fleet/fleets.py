@@ -17,9 +17,9 @@ from gateway.core.failures import Cause
 from gateway.core.figures import Silence
 from gateway.core.http import Headers
 from gateway.core.messages import Chat, Message, Text
-from gateway.core.ports import UNKNOWN, Backend, Facts, Transport
+from gateway.core.ports import UNKNOWN, Backend, Facts
 from gateway.fleet.adapters import Adapters, Serving
-from gateway.fleet.clients import Clients
+from gateway.fleet.clients import AskingTransport, Clients
 from gateway.fleet.discovery import Discovery, Dns, Fleet, FoundWorker, Source, able
 from gateway.fleet.engine import Scraper
 from gateway.fleet.health import Health
@@ -64,7 +64,7 @@ class Fleets:
         config: Config,
         roster: Roster,
         report: Report,
-        transport_of: Callable[[str], Transport],
+        transport_of: Callable[[str], AskingTransport],
         listening: Listening | None,
         serving: Serving,
     ) -> None:
@@ -243,6 +243,8 @@ class Fleets:
             if self.health is not None:
                 self.health.remove(worker)
                 self._report.worker_left(model, worker.address)
+            self.clients.forget(model, worker.address)
+            self.serving.forget(model, worker.address)
             self._log("info", "worker left", model, worker)
         for worker in workers:
             if worker not in before:
@@ -403,6 +405,8 @@ class Fleets:
     async def death_of(self, model: str, worker: Any) -> object | None:
         """Probes a worker; the name of its death, None if it lives."""
         gone = self.health is not None and await self.health.is_gone(model, worker)
+        if not self.has(model, worker):
+            self.clients.forget(model, worker.address)
         return (worker.address, worker.lives) if gone else None
 
     # -- for the stall detector -------------------------------------------------------------------------------------

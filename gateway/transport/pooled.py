@@ -243,6 +243,7 @@ class Pooled:
         self.idle_expiry = idle_expiry
         self.max_idle = max_idle
         self.origins: dict[str, Origin] = {}
+        self._left: set[str] = set()
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.large_reads = LargeReads()
         self._ssl_for = ssl_for
@@ -262,6 +263,17 @@ class Pooled:
         """The silence of the replies that the worker at `address` owes; None if it owes none. See `Origin.silence`."""
         origin = self.origins.get(address)
         return None if origin is None else origin.silence(recent)
+
+    def forget(self, address: str) -> None:
+        """The worker at `address` has left. Its idle connections close; while others are open its origin stays until
+        the next worker leaves."""
+        if (origin := self.origins.get(address)) is not None:
+            self._left.add(address)
+            for idle in tuple(origin.idle):
+                idle.drop()
+        for gone in [one for one in self._left if not self.origins[one].connections]:
+            self._left.discard(gone)
+            del self.origins[gone]
 
     def ssl_context(self, address: str) -> ssl.SSLContext:
         context = self._ssl_for(address) if self._ssl_for is not None else None
@@ -291,6 +303,7 @@ class Pooled:
                     error.broke = sent  # the worker may have closed that connection by dying
                     raise
                 self._check_open(connection)
+                self.origins.setdefault(address, origin)  # the worker may have left meanwhile
                 self.counts.opened += 1
             else:
                 self.counts.reused += 1

@@ -21,8 +21,10 @@ from time import monotonic
 import httpx
 import pytest
 
+from gateway.fleet.discovery import FoundWorker
 from gateway.fleet.registry import _SCRIPT, Registry
 from gateway.redis import connect
+from gateway.transport.pooled import Pooled
 from tests.support.harness import Stack, sse_data
 from tests.support.harness import until as soon
 from tests.support.ports import free_port
@@ -369,6 +371,22 @@ def test_every_address_of_a_name_is_a_worker() -> None:
         assert f"http://127.0.0.1:{port}" in fleet(gateway)
         assert fleet(gateway)["http://127.0.0.1:1"] is False
         assert ask(gateway).status_code == 200
+
+
+def test_no_address_of_a_worker_that_left_is_kept() -> None:
+    with Stack(({}, {}), {"models": {"m": {"policy": "round_robin"}}}) as gateway:
+        first, second = (sim.url for sim in gateway.sims)
+        deployment = gateway.gateway.deployment
+        fleets, worker = deployment.fleets, deployment.workers["m", first]
+        for _ in range(2):
+            assert ask(gateway).status_code == 200
+        asking = fleets.clients._transports["m"]
+        assert isinstance(asking, Pooled)
+        assert set(deployment.transports["m"].origins) == set(asking.origins) == {first, second}
+        gateway.run(fleets._join("m", [FoundWorker(second)]))  # as discovery calls it
+        assert set(deployment.transports["m"].origins) == set(asking.origins) == {second}
+        gateway.run(fleets.death_of("m", worker))
+        assert set(asking.origins) == {second}
 
 
 @pytest.mark.parametrize(

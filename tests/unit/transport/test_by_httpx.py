@@ -49,12 +49,15 @@ from tests.unit.transport.test_requests import (  # noqa: F401
     test_nothing_is_sent_of_what_could_forge_a_line,
 )
 from tests.unit.transport.test_reuse import (  # noqa: F401
+    test_a_worker_that_has_left_may_come_back,
+    test_a_worker_that_leaves_while_a_request_connects_serves_it,
     test_addresses_do_not_share,
     test_closed_by_the_worker_while_idle,
     test_fresh_connection_is_not_retried,
     test_idle_connection_expires,
     test_no_more_idle_connections_than_allowed,
     test_no_retry_after_a_timeout,
+    test_nothing_is_kept_of_a_worker_that_has_left_once_its_requests_have_ended,
     test_one_connection_for_many_requests,
     test_stale_connection_is_retried_on_a_fresh_one,
     test_stray_bytes_while_idle,

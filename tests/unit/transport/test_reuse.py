@@ -52,6 +52,50 @@ async def test_one_connection_for_many_requests(serve: Serve, pooled: MakeClient
     assert len(worker.peers) == 1
 
 
+async def test_nothing_is_kept_of_a_worker_that_has_left_once_its_requests_have_ended(
+    serve: Serve, pooled: MakeClient
+) -> None:
+    asked, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow(peer: Peer) -> None:
+        await peer.request()
+        asked.set()
+        await may_end.wait()
+        peer.send(REPLY)
+        await peer.gone()
+
+    first, second, client = await serve(polite), await serve(slow), pooled(max_idle=0)
+    assert await ask(client, first.address) == b"hi"
+    asking = asyncio.create_task(ask(client, second.address))
+    await asked.wait()
+    client.forget(second.address)
+    assert list(client.origins) == [first.address, second.address]
+    may_end.set()
+    assert await asking == b"hi", "it ends where it runs"
+    client.forget(first.address)
+    client.forget("http://unknown:1")
+    assert client.origins == {}
+
+
+async def test_a_worker_that_has_left_may_come_back(serve: Serve, pooled: MakeClient) -> None:
+    worker, client = await serve(polite), pooled()
+    for _ in range(2):
+        assert await ask(client, worker.address) == b"hi"
+        assert (list(client.origins), client.idle) == ([worker.address], 1)
+        client.forget(worker.address)
+        assert (client.origins, client.open) == ({}, 0)
+    assert len(worker.peers) == 2
+
+
+async def test_a_worker_that_leaves_while_a_request_connects_serves_it(serve: Serve, pooled: MakeClient) -> None:
+    worker, client = await serve(polite), pooled()
+    asking = asyncio.create_task(ask(client, worker.address))
+    await asyncio.sleep(0)
+    client.forget(worker.address)
+    assert await asking == b"hi"
+    assert client.open == 1, "it closes with the client"
+
+
 async def test_given_back_when_whole_though_unread(serve: Serve, pooled: MakeClient) -> None:
     worker, client = await serve(polite), pooled()
     first = await client.send(ASK, worker.address, SOON)
