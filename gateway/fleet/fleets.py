@@ -248,7 +248,9 @@ class Fleets:
             self._log("info", "worker left", model, worker)
         for worker in workers:
             if worker not in before:
-                self._log("info", "worker joined", model, worker)
+                # An operator drained the address: it may have been another worker's.
+                facts = {"drained": True} if worker.address in self._roster.drained else {}
+                self._log("info", "worker joined", model, worker, **facts)
                 if self.health is not None:
                     self._report.worker(model, worker.address, worker.ready)
                     self.health.add(model, worker)

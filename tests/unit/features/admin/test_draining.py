@@ -155,7 +155,11 @@ def test_a_drained_worker_that_leaves_comes_back_drained_and_may_drain_by_itself
         stack.run(_drain(fleets, first, True))
         assert found(FoundWorker(second)) == {second: False}
         assert found(FoundWorker(first), FoundWorker(second)) == {first: True, second: False}
+        assert stack.events("worker joined")[-1]["drained"] is True, "it may be another one at the address"
         stack.run(_drain(fleets, first, False))
+        assert found(FoundWorker(second)) == {second: False}
+        assert found(FoundWorker(first), FoundWorker(second)) == {first: False, second: False}
+        assert "drained" not in stack.events("worker joined")[-1]
         assert found(FoundWorker(first), FoundWorker(second)) == {first: False, second: False}
         assert found(FoundWorker(first, draining=True), FoundWorker(second)) == {first: True, second: False}
         stack.run(_drain(fleets, first, False))
