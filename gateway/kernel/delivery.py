@@ -124,7 +124,8 @@ class Delivery:
         return carry_stream(call, visit, exchange, lane)
 
     def lane(self, call: Call, text: SentText = NO_TEXT) -> Lane:
-        """A lane for a new stream. text: keeps its text."""
+        """A lane for a new stream, or for words of the gateway's own beside one, which it leaves as it is. text: keeps
+        its text."""
         op = cast("Generate", call.asked)  # no other operation is streamed
         dialect, backend, most = call.reply.dialect, call.served.backend, call.runtime.relay.max_reply_bytes
         if call.hold is None:

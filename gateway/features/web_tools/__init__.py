@@ -14,17 +14,16 @@ from typing import cast
 
 from msgspec import UNSET
 
-from gateway.core.continuation import NO_TEXT, SentText
 from gateway.core.errors import GatewayError
 from gateway.core.events import End, Finish, Start, UsageReport
 from gateway.core.http import Response
 from gateway.core.lifecycle import Reply, ReplyChoice
 from gateway.core.messages import Chat, ServerCall
-from gateway.core.ports import Lane, ServerTools, ServerToolWriter
+from gateway.core.ports import Exchange, ServerTools, ServerToolWriter
 from gateway.core.usage import Usage
 from gateway.features import Built, Parts
 from gateway.kernel.call import Call
-from gateway.kernel.delivery import Delivery, conclude, respond_joined
+from gateway.kernel.delivery import Delivery, carry_stream, conclude, respond_joined
 from gateway.kernel.feature import Failure, Feature, Step
 from gateway.kernel.outgoing import Outgoing
 from gateway.kernel.visit import Visit
@@ -189,9 +188,13 @@ class Rounds(Delivery):
 
     # -- the reply of one round -------------------------------------------------------------------------------------
 
-    def lane(self, call: Call, text: SentText = NO_TEXT) -> Lane:
+    def stream(self, call: Call, visit: Visit, exchange: Exchange) -> Awaitable[None]:
+        call.lane = lane = self._lane_of_round(call)
+        return carry_stream(call, visit, exchange, lane)
+
+    def _lane_of_round(self, call: Call) -> EventLane:
         """A lane for the first round; for the next ones the same, since the client sees one reply."""
-        rounds = self._rounds
+        rounds, text = self._rounds, call.sent_text
         text.stop("tool_call")
         if self._lane is not None and rounds.count:
             self._lane.restart()

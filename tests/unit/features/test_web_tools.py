@@ -15,6 +15,7 @@ import yaml
 from gateway.config import ConfigError, plain_secrets
 from tests.support.harness import Stack, load_text
 from tests.support.standins.endless import ENDLESS, writing
+from tests.support.standins.guard import guard
 from tests.support.standins.web import Web, web
 from tests.unit.kernel.test_other_models import fleet
 
@@ -83,6 +84,22 @@ def post(stack: Stack, body: dict[str, Any], *, stream: bool) -> dict[str, Any]:
         if block["type"] != "text":
             block.pop("text", None)
     return message
+
+
+def respond(stack: Stack, body: dict[str, Any], **members: Any) -> dict[str, Any]:
+    """The response to `body`, of the Messages API, asked for as a stream of the Responses API whose every event has its
+    place."""
+    asking = {"model": "m", "input": body["messages"], "tools": [{"type": "web_search"}], "stream": True, **members}
+    reply = httpx.post(stack.url + "/v1/responses", json=asking, timeout=30)
+    assert reply.status_code == 200, reply.text
+    events = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: ")]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    added = [event["output_index"] for event in events if event["type"] == "response.output_item.added"]
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    response = dict(events[-1]["response"])
+    assert added == list(range(len(done)))
+    assert done == response["output"]
+    return response
 
 
 def told(stack: Stack, number: int) -> list[dict[str, Any]]:
@@ -258,6 +275,34 @@ def test_a_client_that_leaves_ends_the_search(service: Web) -> None:
             time.sleep(0.05)
         record = stack.records()[-1]
         assert (record["outcome"], record["attempts"]) == ("cancelled", 1)
+
+
+LATE, HALTING = {"fault": "stall:0.4@headers"}, {"fault": "stall:0.4@3"}
+"""Of a round whose first token comes behind keep-alives, and of one that has some in its middle."""
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("late", [(LATE, {}), ({}, LATE), ({}, HALTING), (LATE, HALTING)])
+def test_a_keep_alive_takes_no_part_of_a_stream(
+    service: Web, late: tuple[dict[str, Any], dict[str, Any]], held: bool
+) -> None:
+    """held: a guard sees the reply as a whole, so that the client has nothing but keep-alives until its end."""
+    rounds = (
+        {"text": "Look.", "tool_calls": [call("web_search", query="a")], **late[0]},
+        {"text": "It rains all day long.", **late[1]},
+    )
+    with guard() as seeing:
+        config: dict[str, Any] = {**tools(service), "relay": {"keepalive_s": 0.1}}
+        config |= {"guards": {"g": {"url": seeing.url, "before": False, "after": "whole"}}} if held else {}
+        with Stack(config=config) as stack:
+            message, response = post(stack, asked(*rounds), stream=True), respond(stack, asked(*rounds))
+    kinds = [block["type"] for block in message["content"]]
+    assert kinds == ["text", "server_tool_use", "web_search_tool_result", "text"]
+    assert [block.get("text") for block in message["content"]][0::3] == ["Look.", "It rains all day long."]
+    assert message["stop_reason"] == "end_turn"
+    assert [item["type"] for item in response["output"]] == ["message", "web_search_call", "message"]
+    said = [item["content"][0]["text"] for item in response["output"][0::2]]
+    assert said == ["Look.", "It rains all day long."]
 
 
 def test_a_deadline_holds_for_all_rounds(service: Web) -> None:
