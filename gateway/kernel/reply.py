@@ -286,13 +286,19 @@ class ClientReply(Struct, eq=False):
         reply is as before its first."""
         self.committed = self._flowing = False
 
-    def inject(self, data: bytes) -> None:
-        """Sends `data` of ours, if there is some, while the reply is paused."""
+    async def inject(self, data: bytes, lane: Lane) -> None:
+        """Sends `data`, if there is some, while no worker's stream is attached. `lane` wrote it, and has the words for
+        what follows."""
         if not data:
             return
-        assert self._lane is not None
+        if self._lane is not lane:  # the client has seen nothing of a worker's stream
+            await self._end_early()
+            self._lane = lane
+            self._record.status = 200
+            if not self.client.started:
+                await self.client.start(200, [*lane.headers, *self._head()])
         if self._early is None:
-            self._early = _EarlyHead(self.client, self._lane, self._head())
+            self._early = _EarlyHead(self.client, lane, self._head())
         self._early.write(data)
         self._sent_at = monotonic()
 

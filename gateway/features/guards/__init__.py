@@ -368,15 +368,18 @@ class HeldReply:
             _waited(call, began)
 
     async def _finish_stream(self, lane: GuardedLane) -> None:
-        call, last = self._call, b""
+        call, part = self._call, b""
         while not lane.done:
+            if part:  # a keep-alive must not overtake it
+                await call.reply.inject(part, lane)
+                call.reply.committed = True
             if (check := self._checks.pop(lane.guarded, None)) is not None:
                 await check
-            last += lane.feed(b"")
+            part = lane.feed(b"")
             if error := self._error or lane.error:
                 raise error
         call.settle()
-        await call.reply.conclude(last, lane)
+        await call.reply.conclude(part, lane)
 
     # -- whole replies ----------------------------------------------------------------------------------------------
 

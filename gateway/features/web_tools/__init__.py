@@ -140,17 +140,17 @@ class Rounds(Delivery):
 
     async def _run_tools(self) -> None:
         """Runs the pending calls, one after the other; a streaming client sees each begin and end."""
-        call, reply = self._call, self._call.reply
+        call, reply, lane = self._call, self._call.reply, self._lane
         await become_task()
         for pending in self._rounds.pending:
             if call.hold is not None and pending.asked:
                 pending.asked = await call.hold.allow_call(pending.asked, pending.tool.name)
-            if self._lane is not None:
-                reply.inject(self._writer.called(pending))
+            if lane is not None:
+                await reply.inject(self._writer.called(pending), lane)
             if pending.error is None:
                 await self._run_tool(pending)
-            if self._lane is not None:
-                reply.inject(self._writer.returned(pending))
+            if lane is not None:
+                await reply.inject(self._writer.returned(pending), lane)
             kind, error = pending.tool.kind, pending.error
             call.runtime.observer.tool_called(kind, error)
             before = () if call.record.tools is UNSET else call.record.tools

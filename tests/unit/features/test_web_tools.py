@@ -15,7 +15,7 @@ import yaml
 from gateway.config import ConfigError, plain_secrets
 from tests.support.harness import Stack, load_text
 from tests.support.standins.endless import ENDLESS, writing
-from tests.support.standins.guard import guard
+from tests.support.standins.guard import ALLOW, guard
 from tests.support.standins.web import Web, web
 from tests.unit.kernel.test_other_models import fleet
 
@@ -303,6 +303,29 @@ def test_a_keep_alive_takes_no_part_of_a_stream(
     assert [item["type"] for item in response["output"]] == ["message", "web_search_call", "message"]
     said = [item["content"][0]["text"] for item in response["output"][0::2]]
     assert said == ["Look.", "It rains all day long."]
+
+
+@pytest.mark.parametrize("keepalive_s", [0, 0.1])
+def test_what_a_slow_guard_allows_between_rounds_is_sent(service: Web, keepalive_s: float) -> None:
+    """Its answer about the text comes when the worker's stream is over, and the client has nothing of the reply."""
+    said = "Let me look at what the papers say."
+    rounds = {"text": said, "tool_calls": [call("web_search", query="a")]}, {"text": "It rains."}
+
+    def decide(question: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(0.25)
+        return ALLOW
+
+    with guard() as seeing:
+        seeing.decide = decide
+        windows = {"after": "windows", "window_chars": 20, "overlap_chars": 0}
+        config = {
+            "guards": {"g": {"url": seeing.url, "before": False, **windows}},
+            "relay": {"keepalive_s": keepalive_s},
+        }
+        with Stack(config={**tools(service), **config}) as stack:
+            message, response = post(stack, asked(*rounds), stream=True), respond(stack, asked(*rounds))
+    assert [block.get("text") for block in message["content"]][0::3] == [said, "It rains."]
+    assert [item["type"] for item in response["output"]] == ["message", "web_search_call", "message"]
 
 
 def test_a_deadline_holds_for_all_rounds(service: Web) -> None:

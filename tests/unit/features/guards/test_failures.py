@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import threading
+import time
 from itertools import product
 from typing import Any
 
@@ -16,6 +18,7 @@ from tests.support.harness import Stack, until
 from tests.support.ports import free_port
 from tests.support.sampled import sampled
 from tests.support.standins.guard import ALLOW, Guard
+from tests.unit.dialects.responses.asking import frames, kinds
 from tests.unit.features.guards.asking import AFTERS, SECRET, TEXT, config_of, refusing
 from tests.unit.features.resume.broken import posted, text_of
 from tests.unit.kernel.asking import PATH, chat, raw_request, scripted
@@ -176,6 +179,24 @@ def test_a_client_gets_keep_alives_meanwhile(service: Guard) -> None:
         assert b"not here" in received
         assert SECRET.encode() not in received
         assert stack.record()["outcome"] == "refused"
+
+
+def test_no_keep_alive_overtakes_what_was_allowed(service: Guard) -> None:
+    """The worker's stream is over before the guard has answered about its first window."""
+
+    def decide(question: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(0.25)
+        return ALLOW
+
+    service.decide = decide
+    windows = {"after": "windows", "window_chars": 20, "overlap_chars": 0}
+    config = {**config_of(service, before=False, **windows), "relay": {"keepalive_s": 0.1}}
+    with Stack(config=config) as stack:
+        body = {"model": "m", "input": "sim:" + json.dumps({"text": TEXT}), "stream": True}
+        reply = httpx.post(stack.url + "/v1/responses", json=body, timeout=30)
+    events = frames(reply.text)
+    assert "".join(event["delta"] for event in events if event["type"].endswith("text.delta")) == TEXT
+    assert kinds(events)[:3] == ["created", "in_progress", "in_progress"]
 
 
 @pytest.mark.parametrize("after", AFTERS)
