@@ -53,7 +53,7 @@ class _Made(Struct):
 class Rounds:
     """The rounds of one request.
 
-    op       asks for the next round
+    op       asks for the next round: always the request's own, in which its dialect leaves what has to be stored
     pending  calls of the round that has ended, which have to be run; none: the reply is complete
     over     no round follows once they are run
     ending   the events by which the round would have ended the reply
@@ -158,13 +158,11 @@ class Rounds:
         for made in self._made:
             self._pages.update((page.url, page) for page in made.call.pages)
         # A tool that may not be called any more is offered as before: a prompt that begins alike is cached.
-        self.op = replace(
-            op,
-            messages=(*op.messages, Message("assistant", (*self._texts, *calls)), *results),
-            continue_last=False,
-            max_output=most,
-            tool_choice=None if op.tool_choice is None else "auto",
-        )
+        op.messages = (*op.messages, Message("assistant", (*self._texts, *calls)), *results)
+        op.continue_last = False
+        op.max_output = most
+        if op.tool_choice is not None:
+            op.tool_choice = "auto"
         self.pending, self._made, self._texts, self.ending, self.shown = [], [], [], [], False
 
     def _results(self, share: float = 1) -> tuple[Message, ...]:

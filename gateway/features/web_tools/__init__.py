@@ -161,7 +161,7 @@ class Rounds(Delivery):
         call, rounds = self._call, self._rounds
         runtime, served, share, before = call.runtime, call.served, call.share, call.routing
         rounds.go_on(runtime.estimate, served.can.max_context)
-        call.op = op = rounds.op
+        op = rounds.op
         last = call.outgoing
         call.outgoing = outgoing = Outgoing(served, call.record.id, share, call.context)
         outgoing.deadlines, outgoing.finish = last.deadlines, last.finish

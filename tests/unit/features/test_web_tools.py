@@ -17,6 +17,7 @@ from tests.support.harness import Stack, load_text
 from tests.support.standins.endless import ENDLESS, writing
 from tests.support.standins.guard import ALLOW, guard
 from tests.support.standins.web import Web, web
+from tests.unit.dialects.responses.talking import Talk
 from tests.unit.kernel.test_other_models import fleet
 
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
@@ -400,6 +401,56 @@ def test_a_history_with_results_reaches_the_model(stack: Stack, service: Web) ->
     assert "Weather in Oslo" in history
     assert "It rains today." in history
     assert "dgp1." not in history
+
+
+STORING = {"store": {"where": "memory"}}
+STORED_ROUNDS = {"text": "Look.", "tool_calls": [call("web_search", query="a")]}, {"text": "It rains."}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_response_of_several_rounds_is_stored_whole(service: Web, stream: bool) -> None:
+    body = {"model": "m", "input": asked(*STORED_ROUNDS)["messages"], "tools": [{"type": "web_search"}]}
+    with Stack(config={**tools(service), **STORING}) as stack:
+        url = stack.url + "/v1/responses"
+        first = respond(stack, asked(*STORED_ROUNDS)) if stream else httpx.post(url, json=body).json()
+        assert httpx.get(f"{url}/{first['id']}").json()["output"] == first["output"]
+        second = {"model": "m", "input": "And now?", "previous_response_id": first["id"]}
+        assert httpx.post(url, json=second).status_code == 200
+        assert [part["role"] for part in told(stack, -1)] == ["user", "assistant", "user"]
+        assert told(stack, -1)[1]["content"] == [{"type": "text", "text": said} for said in ("Look.", "It rains.")]
+
+
+def test_a_response_of_several_rounds_goes_on_by_web_socket(service: Web) -> None:
+    prompt = {"input": asked(*STORED_ROUNDS)["messages"], "tools": [{"type": "web_search"}]}
+    with Stack(config={**tools(service), **STORING}) as stack:
+        for store in (True, False):
+            with Talk(stack) as talk:
+                first = talk.turn(**prompt, store=store)
+                goes_on = {"input": "And now?", "previous_response_id": first["id"]}
+                assert talk.turn(**goes_on)["status"] == "completed"
+                assert [part["role"] for part in told(stack, -1)] == ["user", "assistant", "user"]
+            found = httpx.post(stack.url + "/v1/responses", json={"model": "m", **goes_on})
+            assert found.status_code == (200 if store else 400)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("after", ["whole", "windows"])
+def test_a_response_that_a_guard_refuses_is_not_stored(service: Web, after: str, stream: bool) -> None:
+    prompt = {"input": asked(*STORED_ROUNDS)["messages"], "tools": [{"type": "web_search"}]}
+
+    def decide(question: dict[str, Any]) -> dict[str, Any]:
+        rains = any("rains" in shown["text"] for shown in question["texts"])
+        return {"action": "refuse"} if rains else ALLOW
+
+    with guard() as seeing:
+        seeing.decide = decide
+        guards = {"g": {"url": seeing.url, "before": False, "after": after}}
+        with Stack(config={**tools(service), **STORING, "guards": guards}) as stack:
+            httpx.post(stack.url + "/v1/responses", json={"model": "m", **prompt, "stream": stream})
+            with Talk(stack) as talk:
+                assert talk.turn(**prompt)["error"]["code"] == "content_filter"
+            assert [record["outcome"] for record in stack.records()] == ["refused"] * 2
+            assert stack.service("stored").bytes == 0
 
 
 @pytest.mark.parametrize("stream", [False, True])
