@@ -273,6 +273,8 @@ class Chat(Operation, kw_only=True):
     early_usage    asks the worker to report the prompt's tokens before any output of a stream, if it can
     server_tools   those of `tools` that the gateway runs. If there are no tools, one whose result the client wants and
                    that nothing here runs: the reply is its failed call, and no worker is asked
+    tool_texts     what such tools have brought in earlier turns, and the URLs that they were given for it: a page that
+                   one of these texts names may be fetched
     optional       parameters that are left out, not refused, where the worker cannot do them: vLLM's name
                    ("reasoning_effort") -> the client's name, which is then reported as dropped
     """
@@ -296,6 +298,7 @@ class Chat(Operation, kw_only=True):
     fit_output: bool = False
     early_usage: bool = False
     server_tools: tuple[ServerTool, ...] = ()
+    tool_texts: tuple[str, ...] = ()
     optional: Mapping[str, str] = {}
     unnamed: tuple[str, ...] = ()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -130,12 +131,10 @@ class Rounds:
     def _is_known(self, url: str) -> bool:
         """Whether somebody other than the model has named `url`: it may not carry what it knows to an address of its
         own making."""
-        return any(
-            isinstance(part, Text) and is_named(url, part.text)
-            for message in self.op.messages
-            if message.role != "assistant"
-            for part in message.parts
-        )
+        op = self.op
+        others = (message for message in op.messages if message.role != "assistant")
+        texts = (part.text for message in others for part in message.parts if isinstance(part, Text))
+        return any(is_named(url, text) for text in chain(texts, op.tool_texts))
 
     def go_on(self, estimate: Callable[[Op], int], context: int | None) -> None:
         """The pending calls have run: `op` asks for the next round, and `prompt` is its length in tokens. Results that

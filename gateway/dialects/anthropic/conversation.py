@@ -43,6 +43,7 @@ class Conversation:
     added      tools that a system turn added, by name; of several with one name the last
     removed    the names of tools that a system turn removed
     dropped    the names of what is left out, each once
+    found      texts that tools of the web have brought
     """
 
     def __init__(self, turns: list[MessageIn], system: str | list[BlockIn] | None) -> None:
@@ -52,6 +53,7 @@ class Conversation:
         self.added: dict[str, ToolIn] = {}
         self.removed: set[str] = set()
         self.dropped: dict[str, None] = {}
+        self.found: list[str] = []
         self._depth = 0
         # System turns that came between calls and their results; they go behind the results.
         self._held: list[Message] = []
@@ -169,10 +171,15 @@ class Conversation:
                 return [Text(f"Tool: {block.tool_name}")]
             case "web_search_tool_result":
                 found = "\n\n".join(filter(None, map(text_of, decoded(_pages.decode, block.content) or [])))
+                self.found.append(found)
                 return [Text(found)] if found else []
             case "web_fetch_tool_result":
                 fetched = decoded(_fetched.decode, block.content)
-                return self._part(fetched.content, param) if fetched is not None else []
+                if fetched is None:
+                    return []
+                parts = self._part(fetched.content, param)
+                self.found += [fetched.url, *[part.text for part in parts if isinstance(part, Text)]]
+                return parts
             case "server_tool_use" if block.name in ("web_search", "web_fetch"):
                 return []  # its result shows what it was
             case _:

@@ -113,6 +113,8 @@ def _with_prompt(found: PromptBody, talk: Conversation, runs: Runs) -> Chat:
     """A chat that has its prompt and no other parameters."""
     op = Chat(model=found.model, messages=tuple(talk.messages), continue_last=talk.continues)
     op.tools, op.server_tools = _tools(found.tools or [], talk, runs)
+    if op.server_tools:
+        op.tool_texts = tuple(talk.found)
     return op
 
 

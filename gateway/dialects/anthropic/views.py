@@ -60,6 +60,7 @@ class FetchedIn(Struct):
     """The content of a web_fetch_tool_result that brought a page; content is its document."""
 
     content: BlockIn
+    url: str = ""
 
 
 class MessageIn(Object):

@@ -21,8 +21,8 @@ from gateway.dialects._shared.parts import divide
 from gateway.dialects.responses import compaction
 from gateway.dialects.responses.stored import with_past
 from gateway.dialects.responses.tools import Toolbox, as_arguments
-from gateway.dialects.responses.views import ITEMS, ItemIn, PartIn, PromptBody, TypeIn
-from gateway.wire.json import NULL
+from gateway.dialects.responses.views import ITEMS, ItemIn, PartIn, PromptBody, SearchCallIn, TypeIn, UrlIn
+from gateway.wire.json import NULL, decoded
 from gateway.wire.openai.requests.messages import read_at
 from gateway.wire.sealed import Seal
 
@@ -30,6 +30,8 @@ _type = msgspec.json.Decoder(TypeIn)
 _item = msgspec.json.Decoder(ItemIn)
 _output = msgspec.json.Decoder(str | list[PartIn])
 _object = msgspec.json.Decoder(dict[str, Raw])
+_search_call = msgspec.json.Decoder(SearchCallIn)
+_annotations = msgspec.json.Decoder(list[UrlIn])
 # Tools that clients execute by themselves, without a function. Their calls and outputs stay in the history as text.
 _FLAT = frozenset({"local_shell_call", "shell_call", "apply_patch_call", "mcp_call"})
 _FLAT_OUTPUTS = frozenset({"local_shell_call_output", "shell_call_output", "apply_patch_call_output"})
@@ -56,6 +58,7 @@ class Conversation:
     box       the tools, including those that items add
     compacts  the request, or its last item, asks for a summary of all that is before it
     dropped   the names of what is left out, each once
+    found     URLs that tools of the web have brought, if pages can be fetched
     """
 
     def __init__(self, found: PromptBody, given: Given, compacts: bool = False) -> None:
@@ -65,6 +68,8 @@ class Conversation:
         self.messages: list[Message] = []
         self.compacts = compacts
         self.dropped: dict[str, None] = {}
+        self.found: list[str] = []
+        self._fetches = "fetch" in given.runs
         self._seal = given.seal
         self._leading: list[str] | None = [found.instructions] if found.instructions else []
         # The parts of the assistant's message that is being read.
@@ -109,6 +114,8 @@ class Conversation:
         if kind in ITEMS:
             return read_at(param, raw, _item)
         self.dropped[f"input[].{kind[:64]}"] = None
+        if kind == "web_search_call" and self._fetches and (call := decoded(_search_call.decode, raw)) is not None:
+            self.found += call.found
         return ItemIn(kind, output=raw) if kind in _FLAT or kind in _FLAT_OUTPUTS else None
 
     def _read(self, item: ItemIn, param: str) -> None:
@@ -141,6 +148,8 @@ class Conversation:
         parts = self._content(item.content, f"{param}.content")
         match item.role:
             case "assistant":
+                if self._fetches and isinstance(item.content, list):
+                    self._find_cited(item.content)
                 self._assistant(parts)
             case "user":
                 self._user(parts)
@@ -148,6 +157,11 @@ class Conversation:
                 self._system(parts)
             case _:
                 raise wrong_at(f"{param}.role", "must be user, assistant, system or developer")
+
+    def _find_cited(self, parts: list[PartIn]) -> None:
+        for part in parts:
+            if part.annotations != NULL:
+                self.found += [one.url for one in decoded(_annotations.decode, part.annotations) or () if one.url]
 
     def _system(self, parts: list[Part]) -> None:
         texts, media = divide(parts)

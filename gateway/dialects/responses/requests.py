@@ -194,6 +194,8 @@ def _with_prompt(found: PromptBody, talk: Conversation) -> Chat:
     """A chat that has its prompt and no other parameters."""
     op = Chat(model=found.model, messages=tuple(talk.messages), tools=tuple(talk.box.tools.values()))
     op.server_tools = tuple(talk.box.run.values())
+    if op.server_tools:
+        op.tool_texts = tuple(talk.found)
     return op
 
 

@@ -68,6 +68,30 @@ class ItemIn(Object):
     tools: list[Raw] | None = None
 
 
+class UrlIn(Struct):
+    """A source of a search, or an annotation."""
+
+    url: str | None = None
+
+
+class ActionIn(Struct):
+    url: str | None = None
+    sources: list[UrlIn] | None = None
+
+
+class SearchCallIn(Struct):
+    """A web_search_call of an earlier turn."""
+
+    action: ActionIn
+    status: str | None = None
+
+    @property
+    def found(self) -> list[str]:
+        """The URLs that the tool was given for it. That of a failed call may be one that the model made up."""
+        opened = [self.action.url] if self.status == "completed" else []
+        return [url for url in (*opened, *[one.url for one in self.action.sources or ()]) if url]
+
+
 _CALLS = ("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
 _REFERENCES = ("additional_tools", "item_reference", "compaction", "compaction_trigger")
 ITEMS = frozenset({"message", "reasoning", *_CALLS, *_REFERENCES})

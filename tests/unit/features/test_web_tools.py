@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -451,6 +451,81 @@ def test_a_response_that_a_guard_refuses_is_not_stored(service: Web, after: str,
                 assert talk.turn(**prompt)["error"]["code"] == "content_filter"
             assert [record["outcome"] for record in stack.records()] == ["refused"] * 2
             assert stack.service("stored").bytes == 0
+
+
+def escaped(body: dict[str, Any], url: str) -> dict[str, Any]:
+    """`body`, whose script does not name `url` as it is."""
+    text = body["messages"][0]["content"]
+    return {**body, "messages": [{"role": "user", "content": text.replace(url, url.replace("://", ":\\u002f/"))}]}
+
+
+def test_what_an_earlier_turn_found_may_be_fetched(stack: Stack, service: Web) -> None:
+    """Nothing that the model alone has named may, not even by a call that failed."""
+    page, linked, made_up = f"{service.url}/page", f"{service.url}/linked", f"{service.url}/?secret"
+    service.answers |= {
+        "/page": (200, "text/plain", f"See {linked}.".encode()),
+        "/linked": (200, "text/plain", b"Sun."),
+    }
+    rounds = (
+        {"tool_calls": [call("web_search", query="a")]},
+        {"tool_calls": [call("web_fetch", url=page), call("web_fetch", url=made_up)]},
+        {"text": f"See {page} and {made_up}."},
+    )
+    first = post(stack, escaped(asked(*rounds), service.url), stream=False)
+    past = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": first["content"]}]
+    for url, found in ((page, True), (linked, True), (made_up, False)):
+        again = escaped(asked({"tool_calls": [call("web_fetch", url=url)]}, {"text": "So be it."}), service.url)
+        message = post(stack, {**again, "messages": [*past, *again["messages"]]}, stream=False)
+        result = message["content"][1]["content"]
+        assert (result["type"], result.get("error_code")) == (
+            ("web_fetch_result", None) if found else ("web_fetch_tool_result_error", "url_not_in_prior_context")
+        )
+
+
+def searched(status: str, **action: Any) -> dict[str, Any]:
+    return {"type": "web_search_call", "id": "ws_1", "status": status, "action": action}
+
+
+def said(url: str, *annotations: dict[str, Any]) -> dict[str, Any]:
+    part = {"type": "output_text", "text": f"See {url}.", "annotations": list(annotations)}
+    return {"type": "message", "role": "assistant", "content": [part]}
+
+
+CITATION = {"type": "url_citation", "start_index": 4, "end_index": 9, "title": ""}
+
+
+@pytest.mark.parametrize(
+    ("item", "status"),
+    [
+        (
+            lambda url: searched("completed", type="search", query="a", sources=[{"type": "url", "url": url}]),
+            "completed",
+        ),
+        (lambda url: searched("completed", type="open_page", url=url), "completed"),
+        (lambda url: searched("failed", type="open_page", url=url), "failed"),
+        (lambda url: searched("completed", type="search", query=f"See {url}."), "failed"),
+        (lambda url: {"type": "web_search_call", "action": url}, "failed"),
+        (lambda url: said(url, {"type": "file_citation", "file_id": "f"}, {**CITATION, "url": url}), "completed"),
+        (lambda url: said(url), "failed"),
+    ],
+)
+def test_what_a_response_found_may_be_fetched(
+    stack: Stack, service: Web, item: Callable[[str], dict[str, Any]], status: str
+) -> None:
+    page = f"{service.url}/page"
+    body = escaped(asked({"tool_calls": [call("web_fetch", url=page)]}, {"text": "So be it."}), page)
+    past = [{"role": "user", "content": "Hi."}, item(page)]
+    response = respond(stack, body, input=[*past, *body["messages"]])
+    assert (response["output"][0]["type"], response["output"][0]["status"]) == ("web_search_call", status)
+
+
+def test_what_a_stored_response_found_may_be_fetched(service: Web) -> None:
+    page = f"{service.url}/page"
+    with Stack(config={**tools(service), **STORING}) as stack:
+        first = respond(stack, asked(*STORED_ROUNDS))
+        body = escaped(asked({"tool_calls": [call("web_fetch", url=page)]}, {"text": "So be it."}), page)
+        again = respond(stack, body, previous_response_id=first["id"])
+    assert again["output"][0]["status"] == "completed"
 
 
 @pytest.mark.parametrize("stream", [False, True])
