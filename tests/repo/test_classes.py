@@ -20,6 +20,7 @@ WIDE = {
     "gateway.config.model.Model": _SCHEMA,
     "gateway.config.serving.Listen": _SCHEMA,
     "gateway.core.ports.account.RequestRecord": _SCHEMA,
+    "gateway.core.messages.Chat": _SCHEMA,
     "gateway.dialects.friendli.requests._CompleteIn": _SCHEMA,
     "gateway.features.console.requests.RequestView": _SCHEMA,
     "gateway.core.errors.GatewayError": "its parameters are optional facts about one error, given by name",
