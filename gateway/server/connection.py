@@ -222,6 +222,10 @@ class ClientConnection(asyncio.Protocol):
             else:
                 self.transport.pause_reading()
 
+    def leave_reading(self) -> None:
+        """Another protocol alone steers the transport from now on."""
+        self._reading, self._pausing = True, False
+
     def take_turn(self) -> None:
         """Called by `turns`: parses a part of what was read and not parsed."""
         raise NotImplementedError

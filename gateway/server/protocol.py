@@ -257,7 +257,7 @@ class HttpProtocol(ClientConnection):
                 timer.cancel()
         self.parser = self._socket = None
         begin(rest)
-        self._reading, self._pausing = True, False  # the transport is steered by the web socket alone
+        self.leave_reading()
 
     def _framing(self) -> bytes:
         return b"".join(
