@@ -37,7 +37,7 @@ class AdapterPool:
         self._pool = pool
         self._name = name
         self.having: frozenset[Worker] = frozenset()
-        self._seen: tuple[object, object] = None, None
+        self._compared: tuple[object, object] = None, None
         self._lack: frozenset[Worker] = frozenset()
         self.release = pool.release
         self.answered = pool.answered
@@ -83,8 +83,8 @@ class AdapterPool:
     def _lacking(self) -> frozenset[Worker]:
         """The workers without it: the same object until they change, so that a request costs no step for each."""
         workers, having = self._pool.workers, self.having
-        if self._seen[0] is not workers or self._seen[1] is not having:
-            self._seen, self._lack = (workers, having), frozenset(workers) - having
+        if self._compared[0] is not workers or self._compared[1] is not having:
+            self._compared, self._lack = (workers, having), frozenset(workers) - having
         return self._lack
 
     def _without(self, exclude: Sequence[Worker]) -> frozenset[Worker]:

@@ -309,6 +309,6 @@ async def test_a_worker_that_leaves_during_the_first_probe_is_not_probed_again()
     health.remove(worker)
     gate.set()
     await starting
-    assert not health._tasks
+    assert not health._tasks  # nothing else shows that it is not watched
     assert not changes
     await health.close()

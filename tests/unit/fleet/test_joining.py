@@ -380,7 +380,7 @@ def test_no_address_of_a_worker_that_left_is_kept() -> None:
         fleets, worker = deployment.fleets, deployment.workers["m", first]
         for _ in range(2):
             assert ask(gateway).status_code == 200
-        asking = fleets.clients._transports["m"]
+        asking = fleets.clients._transports["m"]  # probes go through it
         assert isinstance(asking, Pooled)
         assert set(deployment.transports["m"].origins) == set(asking.origins) == {first, second}
         gateway.run(fleets._join("m", [FoundWorker(second)]))  # as discovery calls it
