@@ -224,7 +224,7 @@ async def test_web_sockets_that_open_at_once_are_bounded() -> None:
     app = application(lambda: load_text(text))
     both, over = asyncio.Barrier(2), asyncio.Event()
     raw = {"raw_path": None, "query_string": b"", "root_path": "", "scheme": "ws"}
-    scope = {"type": "websocket", "headers": [], "path": "/v1/responses", "extensions": {}, **raw}
+    scope: dict[str, Any] = {"type": "websocket", "headers": [], "path": "/v1/responses", "extensions": {}, **raw}
 
     async def opened() -> list[Any]:
         sent: list[Any] = []
@@ -245,11 +245,8 @@ async def test_web_sockets_that_open_at_once_are_bounded() -> None:
         await app(scope.copy(), receive, send)
         return sent
 
-    async with app.router.lifespan_context(app) as state, asyncio.timeout(30):
-        first, second = await asyncio.gather(opened(), opened())
-        assert sorted(one.get("code", 0) for one in first + second) == [0, 0, 1013]
-        slots = state["gateway"].deployment.features.services["sockets"]._slots
-        assert (slots.reserved, slots.held) == (0, {})
-        over.clear()
-        first, second = await asyncio.gather(opened(), opened())
-        assert sorted(one.get("code", 0) for one in first + second) == [0, 0, 1013], "the bound is what it was"
+    async with app.router.lifespan_context(app), asyncio.timeout(30):
+        for _ in range(2):  # then the bound is what it was
+            over.clear()
+            first, second = await asyncio.gather(opened(), opened())
+            assert sorted(one.get("code", 0) for one in first + second) == [0, 0, 1013]
