@@ -164,7 +164,7 @@ class Keyring:
         return ": it is missing in the path, where it follows /k/, as in /k/KEY/v1/models"
 
     def _bearer(self, bearer: Bearer) -> Principal:
-        """The caller of a token is `jwt:` and its subject. No configured key has such a name: it may hold no colon."""
+        """The caller of a token is `jwt:` and its subject. No key has such a name: none may begin with `jwt:`."""
         models = bearer.models
         if models is not None:
             models = frozenset(self._config.resolve(one) or one for one in models)

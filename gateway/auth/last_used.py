@@ -36,7 +36,7 @@ class LastUsed:
         now = self._clock()
         if (minute := now // 60) != self._minute:
             self._minute, self._noted = minute, set()
-        if key in self._noted or not key or ":" in key:
+        if key in self._noted or not key or key.startswith("jwt:"):
             return
         self._noted.add(key)
         self._waiting[key] = now

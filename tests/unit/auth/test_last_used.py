@@ -44,10 +44,10 @@ async def settled(used: LastUsed) -> None:
 
 async def test_a_key_is_written_once_a_minute_and_only_keys_are(made: Any) -> None:
     used, store, _, now = made
-    for key in ("a", "b", "a", "", "jwt:alice"):
+    for key in ("a", "team:b", "a", "", "jwt:alice"):
         used.note(key)
     await settled(used)
-    assert store.written == [{"a": 600.0, "b": 600.0}]
+    assert store.written == [{"a": 600.0, "team:b": 600.0}]
     now[0] = 659.0
     used.note("a")
     await settled(used)
