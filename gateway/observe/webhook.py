@@ -55,9 +55,10 @@ class Webhook:
 
     async def _run(self) -> None:
         try:
-            async with httpx.AsyncClient(trust_env=False, timeout=_TIMEOUT_S) as client:
-                while self._waiting:
-                    await self._deliver(client, *self._waiting.popleft())
+            while self._waiting:  # again: an event may come while the client closes
+                async with httpx.AsyncClient(trust_env=False, timeout=_TIMEOUT_S) as client:
+                    while self._waiting:
+                        await self._deliver(client, *self._waiting.popleft())
         finally:
             self._task = None
 

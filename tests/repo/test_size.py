@@ -23,7 +23,7 @@ LINES = {
     "gateway/fleet": 6_447,
     "gateway/kernel": 3_480,
     "gateway/native": 514,
-    "gateway/observe": 2_089,
+    "gateway/observe": 2_090,
     "gateway/ratelimit": 4_270,
     "gateway/redis": 471,
     "gateway/server": 1_844,

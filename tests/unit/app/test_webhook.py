@@ -7,6 +7,7 @@ import base64
 import hmac
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -136,6 +137,26 @@ async def test_events_that_wait_are_bounded_and_those_lost_are_told(
     await soon(lambda: len(hearing.heard) == 5)
     assert [json.loads(body)["data"]["number"] for _, body in hearing.heard] == [2, 2, 2, 3, 4]
     assert changes == [("lost", "1"), ("lost", "1"), ("failing", "status 503"), ("lost", "1"), ("sending", "")]
+    await one.close()
+
+
+async def test_an_event_that_comes_as_the_sender_ends_is_sent(
+    hearing: Hearing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Webhook(hook(hearing.url), lambda *_: None)
+    closes = httpx.AsyncClient.__aexit__
+
+    async def slowly(client: httpx.AsyncClient, *error: Any) -> None:
+        if not late:
+            late.append("budget.spent")
+            one.send("budget.spent", {})
+        await closes(client, *error)
+
+    late: list[str] = []
+    monkeypatch.setattr(httpx.AsyncClient, "__aexit__", slowly)
+    one.send("budget.passed", {})
+    await soon(lambda: len(hearing.heard) == 2)
+    assert [json.loads(body)["type"] for _, body in hearing.heard] == ["budget.passed", "budget.spent"]
     await one.close()
 
 
