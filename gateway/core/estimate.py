@@ -88,6 +88,8 @@ _CAPS = ("n_predict", "max_new_tokens")
 _IMAGES_OF = {"image_url": 1, "image": 1, "image_embeds": 1, "input_image": 1, "video_url": 16, "video": 16}
 """Media parts without a canonical form -> the number of images that one counts as. vLLM samples 32 frames of a video by
 default, and most models use far fewer tokens for a frame than for an image."""
+_FROM_AUDIO = ("transcribe", "translate")
+"""Work whose outputs are texts."""
 _SOUNDS = frozenset(["audio_url", "input_audio", "audio"])
 
 
@@ -223,8 +225,7 @@ class Estimator(Struct, frozen=True):
         if isinstance(op, Chat):
             given = _unknown(op)
             prompt = self._prompt(op, given, max_context)
-            choices, cap = (op.n, op.max_output) if given is None else _asked(given, op.n, op.max_output)
-            each = self._each(0, cap, max_context)
+            choices, each = self._outputs(op, given, op.n, 0, max_context)
             whole = _whole(prompt, 0, choices, each, max_context)
             return Cost(whole, 0, prompt, choices, each, "" if choices == 1 else _multiplier(op, choices))
         if isinstance(op, Complete):
@@ -243,38 +244,49 @@ class Estimator(Struct, frozen=True):
             return Cost()
         assert_never(op)
 
+    def outputs(self, op: Op, max_context: int | None = None) -> tuple[int, int]:
+        """`choices` and `each` of the estimate, without a walk over the prompt."""
+        if isinstance(op, Chat):
+            return self._outputs(op, _unknown(op), op.n, 0, max_context)
+        if isinstance(op, Complete):
+            choices, each = self._outputs(op, _unknown(op), _width(op), 0, _context(op, max_context))
+            return choices * max(len(op.prompts), 1), each
+        if isinstance(op, Media):
+            return op.n, self.output if op.work in _FROM_AUDIO else 0
+        return 1, 0
+
     def _media(self, op: Media) -> Cost:
         """The words, each file, and as many outputs as are asked for."""
-        from_audio = op.work in ("transcribe", "translate")
+        from_audio = op.work in _FROM_AUDIO
         files = 0 if op.form is None else len(op.form.files)
         prompt = ceil(_bytes(op.words) / self.bytes_per_token) + files * (self.audio if from_audio else self.image)
-        each = self.output if from_audio else 0
+        choices, each = self.outputs(op)
         # A limit on seconds must see that there are some: of nothing it takes no account.
         audio_s = max(1, ceil(op.audio_s or 0)) if from_audio else 0
-        return Cost(prompt + each, 0, prompt, op.n, each, audio_s=audio_s, images=op.images)
+        return Cost(prompt + each, 0, prompt, choices, each, audio_s=audio_s, images=op.images)
 
     def _complete(self, op: Complete, max_context: int | None) -> Cost:
-        context = max_context
-        if op.max_total is not None:
-            context = op.max_total if context is None else min(context, op.max_total)
-        given = _unknown(op)
+        context, given = _context(op, max_context), _unknown(op)
         tokens = self._prompt(op, given, context)
-        choices = op.n if op.beams is None else max(op.n, op.beams.width)
-        choices, cap = (choices, op.max_output) if given is None else _asked(given, choices, op.max_output)
         count = max(len(op.prompts), 1)
         certain = min((0 if isinstance(one, str) else len(one) for one in op.prompts), default=0)
-        each = self._each(certain, cap, context)
+        choices, each = self._outputs(op, given, _width(op), certain, context)
         # The bound of one prompt is concave in its length, so the bound of the mean length bounds the mean.
         whole = _whole(-(-tokens // count), certain, choices, each, context) * count
         field = "" if count == choices == 1 else "prompt" if count > choices else _multiplier(op, choices)
         return Cost(max(whole, tokens), _certain(op.prompts), tokens, count * choices, each, field)
 
-    def _each(self, certain: int, cap: int | None, context: int | None) -> int:
-        """The most tokens that one choice can have."""
+    def _outputs(
+        self, op: Chat | Complete, given: Mapping[str, Raw] | None, choices: int, certain: int, context: int | None
+    ) -> tuple[int, int]:
+        """(choices of one prompt, the most tokens of each). given: from `_unknown`; choices: of canonical members."""
+        cap = op.max_output
+        if given is not None:
+            choices, cap = _asked(given, choices, cap)
         if context is None:
-            return self.output if cap is None else cap
+            return choices, self.output if cap is None else cap
         room = max(context - certain, 1)
-        return room if cap is None else min(cap, room)
+        return choices, room if cap is None else min(cap, room)
 
     def _prompt(self, op: Chat | Complete | Embed | Score, given: Mapping[str, Raw] | None, context: int | None) -> int:
         """The estimate of the prompt. given: from `_unknown`."""
@@ -300,6 +312,18 @@ class Estimator(Struct, frozen=True):
         if given is not None and "chat_template" in given and context is not None:
             return max(prompt, context)  # a template may write anything, as often as it likes
         return prompt
+
+
+def _context(op: Complete, context: int | None) -> int | None:
+    """The bound of prompt and output together."""
+    if op.max_total is None or context is None:
+        return context if op.max_total is None else op.max_total
+    return min(op.max_total, context)
+
+
+def _width(op: Complete) -> int:
+    """The choices of one prompt."""
+    return op.n if op.beams is None else max(op.n, op.beams.width)
 
 
 def _unknown(op: Chat | Complete | Embed | Score) -> Mapping[str, Raw] | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
 from msgspec import UNSET
 
 from gateway.core.charged import NOTHING, outcome_of, produced_at_most, used
-from gateway.core.estimate import Cost
+from gateway.core.estimate import Estimator
 from gateway.core.http import Headers
-from gateway.core.messages import Op
 from gateway.core.money import Rates, shown
 from gateway.core.usage import Usage
 from gateway.features import Built, Parts
@@ -24,12 +23,12 @@ class Pricing(Feature):
     """Writes the cost of each request whose model has a price into its record, in nano of the currency. It stands
     before the limits, which charge what it wrote.
 
-    estimate   what an operation may use, with a model's context
+    estimator  of what operations may use
     in_header  replies whose usage is known before their head name the cost; those of streams do not
     """
 
-    def __init__(self, estimate: Callable[[Op, int | None], Cost], in_header: bool) -> None:
-        self._estimate = estimate
+    def __init__(self, estimator: Estimator, in_header: bool) -> None:
+        self._estimator = estimator
         self.headers = self._header if in_header else None
 
     def around_admission(self, inner: Step) -> Step:
@@ -62,14 +61,14 @@ class Pricing(Feature):
 
     def _most(self, call: Call) -> Usage:
         """The most that a worker can have done for a request of which nobody counted anything."""
-        op, seconds = call.op, call.runtime.clock() - call.began
-        if op is None or call.share is not None:  # an estimate of a large one would hold up the others
-            return Usage(
-                call.prompt or 0, produced_at_most(getattr(op, "n", 1), seconds), images=getattr(op, "images", 0)
-            )
-        cost = self._estimate(op, call.served.can.max_context)
-        made = min(cost.choices * cost.each, produced_at_most(cost.choices, seconds))
-        return Usage(cost.prompt, made, images=cost.images)
+        op, seconds, context = call.op, call.runtime.clock() - call.began, call.served.can.max_context
+        if op is None:
+            return Usage(call.prompt or 0, produced_at_most(1, seconds))
+        choices, each = self._estimator.outputs(op, context)
+        made = min(choices * each, produced_at_most(choices, seconds))
+        # An estimate of a large prompt would hold up the others: it has been made.
+        prompt = self._estimator.cost(op, context).prompt if call.share is None else call.prompt or 0
+        return Usage(prompt, made, images=getattr(op, "images", 0))
 
     def _header(self, call: Call) -> Headers:
         usage = call.record.usage
@@ -85,4 +84,4 @@ def build(parts: Parts) -> Built | None:
     config = parts.config
     if not any(options.price for options in config.models.values()):
         return None
-    return Built((Pricing(estimator(config).cost, config.spend.header),))
+    return Built((Pricing(estimator(config), config.spend.header),))

@@ -146,6 +146,28 @@ def test_a_client_that_leaves_a_plain_reply_pays_what_a_worker_can_have_done() -
         assert RATES.cost(1, 50) <= record["cost"] <= RATES.cost(100, 50)
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "most"),
+    [
+        (URL, {"max_tokens": 50}, 50),
+        (URL, {"max_tokens": 50, "n": 3}, 150),
+        ("/v1/completions", {"max_tokens": 50, "n": 2}, 100),
+        ("/v1/embeddings", {}, 0),
+    ],
+)
+def test_a_client_that_leaves_a_plain_reply_pays_no_more_for_a_large_prompt(
+    path: str, body: dict[str, Any], most: int
+) -> None:
+    text = "hello " * 50_000
+    asked = {"messages": [{"role": "user", "content": text}]} if path == URL else {"prompt": text, "input": text}
+    config = {"models": {"m": {"price": {"output": 1}}}, "spend": SPEND}
+    with Stack(({"fault": "stall@before", "max_model_len": 1_000_000},), config) as stack:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(stack.url + path, json={"model": "m", **asked, **body}, timeout=1)
+        record = stack.record()
+    assert (record["outcome"], record["usage"], record["cost"]) == ("cancelled", None, 1_000 * most)
+
+
 def test_without_prices_no_record_has_a_cost() -> None:
     with Stack() as stack:
         reply, record = ask(stack)
