@@ -176,6 +176,7 @@ class _Series(Delivery):
         begin = outgoing.request
         try:
             for op in self._requests[1:]:
+                call.reply_at = None  # the worker is at work again
                 await run_step(call.share, outgoing.write_part, op)
                 await super().run(call, visit)
         finally:

@@ -204,7 +204,7 @@ class SubjectLimiter:
         plans = self._plans
         plan = plans.early(subject) if early else plans.of(subject, () if before is None else before.plan.keys)
         self._count = count = self._count + 1
-        made = Reservation(self, f"{self._prefix}{count}", plan, cost, (), UNLIMITED, self.store.up, monotonic(), early)
+        made = Reservation(self, f"{self._prefix}{count}", plan, cost, (), UNLIMITED, self.store.up, early)
         if not plan.rules:
             return made
         made.charged = costs = self._costs(plan, cost, subject) if plan.measured or plan.sums else plan.costs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET, Struct
@@ -25,7 +24,6 @@ class Reservation(Struct, eq=False, weakref=True):
     cost      what it may use; None: it uses no tokens
     charged   what each limit of the plan was charged; until that is decided, what it is asked for
     strict    False if this process decided alone
-    admitted  at which second
     early     it was admitted before its body was read, and stays counted: reading took the time that the limit bounds
     adopted   its slots are held in both stores
     shared    the plan of the shared store, if this process decided alone and there are budgets
@@ -38,7 +36,6 @@ class Reservation(Struct, eq=False, weakref=True):
     charged: Sequence[int]
     verdict: Verdict
     strict: bool
-    admitted: float = 0.0
     early: bool = False
     adopted: bool = False
     settled: bool = False
@@ -62,7 +59,7 @@ class Reservation(Struct, eq=False, weakref=True):
             self.limiter.expectations.learn(self.cost, record.key, record.model, found.output)
         if found is None:
             assert self.cost is not None
-            most = _at_most(self.cost, monotonic() - self.admitted)
+            most = _at_most(self.cost, record.upstream_ms / 1000)
             self.limiter.settle(self, Usage(0, most), outcome, at_least=True, money=money)
         else:
             self.limiter.settle(self, found, outcome, money=money)
@@ -75,6 +72,6 @@ class Reservation(Struct, eq=False, weakref=True):
 
 def _at_most(cost: Cost, seconds: float) -> int:
     """The tokens of a request of which nobody counted any: all that it may use, or what a worker can produce in the
-    `seconds` since it was admitted. At least the reservation is charged, which is less than all that it may use if the
+    `seconds` that workers had it. At least the reservation is charged, which is less than all that it may use if the
     limit is."""
     return min(cost.tokens, cost.prompt + produced_at_most(cost.choices, seconds))

@@ -21,7 +21,7 @@ LINES = {
     "gateway/dialects": 10_630,
     "gateway/features": 13_453,
     "gateway/fleet": 6_447,
-    "gateway/kernel": 3_480,
+    "gateway/kernel": 3_481,
     "gateway/native": 514,
     "gateway/observe": 2_090,
     "gateway/ratelimit": 4_270,

@@ -61,7 +61,7 @@ class Pricing(Feature):
 
     def _most(self, call: Call) -> Usage:
         """The most that a worker can have done for a request of which nobody counted anything."""
-        op, seconds, context = call.op, call.runtime.clock() - call.began, call.served.can.max_context
+        op, seconds, context = call.op, call.record.upstream_ms / 1000, call.served.can.max_context
         if op is None:
             return Usage(call.prompt or 0, produced_at_most(1, seconds))
         choices, each = self._estimator.outputs(op, context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from gateway.core.money import Rates
 from tests.support.clients import DIALECTS, usual
-from tests.support.harness import Stack
+from tests.support.harness import Stack, until
 from tests.unit.app.asking import CHAT, GONE
 from tests.unit.app.media import EVENTS, Asked, Worker, answer, scripted
 
@@ -166,6 +167,21 @@ def test_a_client_that_leaves_a_plain_reply_pays_no_more_for_a_large_prompt(
             httpx.post(stack.url + path, json={"model": "m", **asked, **body}, timeout=1)
         record = stack.record()
     assert (record["outcome"], record["usage"], record["cost"]) == ("cancelled", None, 1_000 * most)
+
+
+def test_a_client_that_leaves_a_plain_reply_pays_no_time_in_the_queue() -> None:
+    config = {"models": {"m": {"price": {"output": 1}, "max_in_flight": 1}}, "spend": SPEND}
+    body = {**CHAT, "max_tokens": 5_000}
+    with Stack(({"fault": "stall@before"},), config) as stack, ThreadPoolExecutor(1) as others:
+        first = others.submit(httpx.post, stack.url + URL, json=body, timeout=1)
+        until(lambda: bool(stack.sim.entries))
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(stack.url + URL, json=body, timeout=1.5)
+        assert type(first.exception()) is httpx.ReadTimeout
+        until(lambda: len(stack.records()) == 2)
+        _, waited = stack.records()
+    assert waited["queue_ms"] > 300
+    assert 0 <= waited["cost"] - 1_000 * waited["upstream_ms"] < 1_001
 
 
 def test_without_prices_no_record_has_a_cost() -> None:

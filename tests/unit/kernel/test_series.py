@@ -99,6 +99,14 @@ def test_a_stream_has_what_the_whole_reply_has(path: str, stack: Stack) -> None:
         assert last["usage"] == used
 
 
+def test_the_time_with_workers_lasts_as_long_as_the_last_request(stack: Stack) -> None:
+    stack.sims[0].fault("stall@before", skip=1)
+    stack.sims[1].fault("stall@before", skip=1)
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(stack.url + PATHS[0], json=BODY, timeout=1)
+    assert stack.record()["upstream_ms"] > 500
+
+
 @pytest.mark.feature("limits")
 def test_limits_reserve_the_output_of_all_choices(stack: Stack) -> None:
     limit = {"name": "t", "kind": "tokens", "limit": 30, "per_s": 3600, "reserve": "maximum"}

@@ -196,14 +196,14 @@ async def test_what_nobody_counted_is_charged_at_least_as_reserved(make: Make) -
 
 
 @pytest.mark.parametrize(("seconds", "charged"), [(0.0, 100), (0.25, 260), (9.0, 600)])
-async def test_what_nobody_counted_is_charged_by_its_time(
-    make: Make, seconds: float, charged: int, monkeypatch: pytest.MonkeyPatch
+async def test_what_nobody_counted_is_charged_by_its_time_with_workers(
+    make: Make, seconds: float, charged: int
 ) -> None:
     """At least what was reserved, at most all that it may use."""
     limiter = await make(tokens(100))
     lease = await limiter.reserve(ANN, Cost(600, prompt=10))
-    monkeypatch.setattr("gateway.ratelimit.reservation.monotonic", lambda: lease.admitted + seconds)
-    lease.settle(RequestRecord(id="id", dialect="openai", outcome="cancelled", attempts=1))
+    times = {"duration_ms": 60_000.0, "queue_ms": 50_000.0, "upstream_ms": 1000 * seconds}
+    lease.settle(RequestRecord(id="id", dialect="openai", outcome="cancelled", attempts=1, **times))
     await limiter.flush()
     assert (await limiter.inspect(ANN))[0].used == charged
 
