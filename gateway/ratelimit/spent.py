@@ -23,6 +23,10 @@ from gateway.ratelimit.window import RETRY_SLOT, Counted, Shape
 FOREVER = 1 << 50
 """Microseconds: no wait helps, and no other limit asks for a longer one."""
 
+ABANDONED = 3_600_000
+"""Milliseconds without a reservation after which what requests have reserved is spent: a gateway was killed with them.
+A request that runs on is settled as ever."""
+
 
 class Asked(NamedTuple):
     """The reservation that a request asks of a budget, in nano: `expected`, or what is left if that is less, but never
@@ -37,14 +41,15 @@ class Spent:
 
     used    spent and reserved, in nano
     held    of it, reserved by running requests
+    admitted  the millisecond of the last reservation
     level   the highest mark that was passed: those of `Shape.levels`, from 1, and one more if a request was refused
     """
 
-    __slots__ = ("birth", "expires", "held", "level", "passed", "used")
+    __slots__ = ("admitted", "birth", "expires", "held", "level", "passed", "used")
     debt = 0
 
     def __init__(self) -> None:
-        self.birth = self.used = self.held = self.level = self.passed = self.expires = 0
+        self.birth = self.used = self.held = self.level = self.passed = self.expires = self.admitted = 0
 
     @staticmethod
     def shape(limit: int, days: int, levels: tuple[int, ...], shadow: bool, owes: bool = False) -> Shape:
@@ -67,6 +72,8 @@ class Spent:
 
     def delay(self, now: int, cost: Asked, shape: Shape) -> int:
         self.slide(now, shape)
+        if now // 1000 - self.admitted > ABANDONED:
+            self.held = 0
         spent = self.used - self.held
         wait, level = 0, bisect_right(shape.levels, spent)
         if cost.expected and self.used + cost.least > shape.limit:
@@ -81,6 +88,8 @@ class Spent:
         charged = max(min(cost.expected, shape.limit - self.used), cost.least)
         self.used += charged
         self.held += charged
+        if charged:
+            self.admitted = now // 1000
         self.expires = now + shape.keep * 1000
         return Counted(*self.state(now, shape), self.birth, charged)
 

@@ -24,7 +24,7 @@ LINES = {
     "gateway/kernel": 3_481,
     "gateway/native": 514,
     "gateway/observe": 2_090,
-    "gateway/ratelimit": 4_270,
+    "gateway/ratelimit": 4_273,
     "gateway/redis": 471,
     "gateway/server": 1_844,
     "gateway/tools": 534,

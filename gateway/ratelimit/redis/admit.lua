@@ -27,6 +27,7 @@ local SLICES, CYCLE = 120, 121
 local RETRY_SLOT = 1000000
 local FOREVER = 1125899906842624 -- 2^50
 local LEASED = 250000 -- the life of a lease
+local ABANDONED = 3600000 -- milliseconds: spent.ABANDONED
 local RETURNS = 50000 -- the time after it in which its rest is back: batcher.COMPANY
 
 local call, floor, ceil, max, min = redis.call, math.floor, math.ceil, math.max, math.min
@@ -177,7 +178,8 @@ local function take(key, holder)
   taken[key] = true
 end
 
--- A budget's counter is a hash with the fields of spent.Spent: u = used, r = held, b = birth, l = level.
+-- A budget's counter is a hash with the fields of spent.Spent: u = used, r = held, b = birth, l = level,
+-- a = admitted, which versions up to 0.9.0 neither read nor write.
 local function owed(before, shape)
   if not shape.owes then return 0 end
   local key = KEYS[before + shape.owes]
@@ -189,9 +191,9 @@ local function sum(before, i, shape)
   local key = KEYS[before + i]
   local s = sums[key]
   if s then return s end
-  local v = call('HMGET', key, 'u', 'r', 'b', 'l')
+  local v = call('HMGET', key, 'u', 'r', 'b', 'l', 'a')
   s = {u = tonumber(v[1]) or 0, r = tonumber(v[2]) or 0, b = tonumber(v[3]) or floor(now / 1000),
-       l = tonumber(v[4]) or 0, passed = 0, keep = shape.keep}
+       l = tonumber(v[4]) or 0, a = tonumber(v[5]) or 0, passed = 0, keep = shape.keep}
   if not v[3] then
     s.u = owed(before, shape)
     s.owing, s.unborn = s.u > 0, true
@@ -201,6 +203,8 @@ local function sum(before, i, shape)
 end
 
 local function spend_delay(s, expected, least, shape)
+  if s.r > 0 and s.a == 0 then s.a, s.dirty = floor(now / 1000), true end
+  if s.r > 0 and floor(now / 1000) - s.a > ABANDONED then s.r, s.dirty = 0, true end
   local spent, wait, level = s.u - s.r, 0, 0
   for i, at in ipairs(shape.levels) do
     if at <= spent then level = i end
@@ -346,6 +350,7 @@ local function admit(op)
       if fits then
         charged = max(min(costs[i][1], shape.limit - s.u), costs[i][2])
         s.u, s.r, s.dirty, entry = s.u + charged, s.r + charged, true, s.b
+        if charged > 0 then s.a = floor(now / 1000) end
       end
       left, reset = sum_state(s, shape)
       held_now = s.r
@@ -505,7 +510,7 @@ local function reset(op)
       windows[key] = {u = 0, h = first, t = first, p = 0, d = 0, owed = 0, e = 0, l = 0, keep = shape.keep,
                       limit = shape.limit, width = shape.width, deltas = {}, stored = {}, holds = {}, dirty = true}
     elseif shape.counter == 2 then
-      sums[key] = {u = 0, r = 0, b = floor(now / 1000), l = 0, passed = 0, keep = shape.keep, dirty = true}
+      sums[key] = {u = 0, r = 0, b = floor(now / 1000), l = 0, a = 0, passed = 0, keep = shape.keep, dirty = true}
     else
       slots[key] = nil
     end
@@ -568,7 +573,7 @@ end
 
 for key, s in pairs(sums) do
   if s.dirty then
-    call('HSET', key, 'u', s.u, 'r', s.r, 'b', s.b, 'l', s.l)
+    call('HSET', key, 'u', s.u, 'r', s.r, 'b', s.b, 'l', s.l, 'a', s.a)
     call('PEXPIRE', key, s.keep)
   end
 end

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.config.money import Period
 from gateway.ratelimit.calendar import Calendar
-from gateway.ratelimit.spent import FOREVER, Asked, Spent
+from gateway.ratelimit.spent import ABANDONED, FOREVER, Asked, Spent
 from gateway.ratelimit.window import RETRY_SLOT
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -64,6 +64,19 @@ def test_what_running_requests_reserve_is_refused_for_a_while_and_what_is_spent_
     counter.settle(7_000, entry, 0, SHAPE, "", 60)
     assert counter.delay(8_000, Asked(41, 41), SHAPE) == FOREVER
     assert counter.delay(8_000, Asked(40, 40), SHAPE) == 0
+
+
+def test_what_requests_reserved_that_never_end_is_spent() -> None:
+    counter = Spent()
+    lost, entry = 5_000_000, taken(counter, 60, now=4_000_000)
+    taken(counter, 40, now=lost)
+    assert counter.delay(lost + ABANDONED * 1000, Asked(1, 1), SHAPE) == RETRY_SLOT
+    assert counter.delay(lost + ABANDONED * 1000 + 1000, Asked(1, 1), SHAPE) == FOREVER
+    assert counter.state(0, SHAPE) == (0, 3), "it is reported"
+    counter.settle(lost + ABANDONED * 1000 + 2000, entry, -50, SHAPE, "", 60)  # one of them runs on
+    assert (counter.used, counter.held) == (50, 0)
+    taken(counter, 50, now=lost + ABANDONED * 1000 + 3000)
+    assert counter.delay(lost + ABANDONED * 1000 + 4000, Asked(1, 1), SHAPE) == RETRY_SLOT
 
 
 def test_a_request_reserves_what_is_left_where_less_is_left_than_expected() -> None:

@@ -74,6 +74,7 @@ class Script:
 
 
 _ADMIT = ("admit", 0, 0, 0, False, 0)
+_ADMIT_ALL = ("admit", 0, 5, 0, False, 1)
 _PAST = ("raise", 0, 3, 0, False, 0)
 _LOOK = ("look", 0, 0, 0, False, 0)
 
@@ -82,6 +83,8 @@ _LOOK = ("look", 0, 0, 0, False, 0)
 @given(rules, actions)
 # A day at which somebody only looked is no day before the next one.
 @example([("requests", 1, None, 0.1, False), ("day", 1, None, 0.1, False)], [_ADMIT, _PAST, _LOOK, _ADMIT])
+# What requests reserved that never ended is spent an hour later.
+@example([("cost", 5, None, 0.1, False)], [_ADMIT_ALL, ("admit", 3_700_000_000, 5, 0, True, 1), _LOOK])
 @pytest.mark.usefixtures("server")
 def test_the_same_answers(shared_server: Server, given_rules: list[Any], moves: list[Any]) -> None:
     shared_server.command("FLUSHALL")

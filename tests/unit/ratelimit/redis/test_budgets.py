@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from time import time
 
 import pytest
+import redis
 
 from gateway.auth.stored import OwnLimits
 from gateway.config import Config, Limit
@@ -91,6 +92,32 @@ async def test_the_refusal_of_a_spent_budget_names_no_time(server: Server, start
         await spend(limiter, 1, 1)
     assert error.value.kind is Kind.QUOTA
     assert error.value.retry_after is None
+
+
+@pytest.mark.parametrize("version", ["new", "old"])
+async def test_what_a_killed_gateway_reserved_is_spent_after_an_hour(
+    server: Server, started: Make, version: str
+) -> None:
+    told: list[float] = []
+    killed, other = await gateways(
+        started, server, budget(100), 2, on_budget=lambda rule, subject, at, used: told.append(at)
+    )
+    made = await killed.reserve(ANN, Cost(money=100))
+    counter = redis.Redis(port=server.port)
+    (key,) = [one for one in counter.scan_iter(_type="hash") if counter.hexists(one, "a")]
+    if version == "old":  # one from before the field
+        counter.hdel(key, "a")
+    with pytest.raises(Limited) as refused:
+        await other.reserve(ANN, Cost(money=1))
+    assert (refused.value.retry_after, told) == (1, [])
+    counter.hincrby(key, "a", -3_601_000)
+    with pytest.raises(Limited) as refused:
+        await other.reserve(ANN, Cost(money=1))
+    assert (refused.value.kind, refused.value.retry_after, told) == (Kind.QUOTA, None, [1.0])
+    killed.settle(made, None, money=30)  # it ran on
+    await killed.flush()
+    await spend(other, 70, 70)
+    assert await used(other) == 100
 
 
 async def test_a_request_from_before_a_flush_gives_nothing_back_to_the_new_counter(
