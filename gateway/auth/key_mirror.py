@@ -181,9 +181,9 @@ class KeyMirror:
                 "key refused, the configuration has it" if kind == "key" else "team refused, the configuration has it",
                 **{kind: name},
             )
-        living = one if one is not None and not one.gone else None
+        living = one if one is not None and fits and not one.gone else None
         if kind == "team":
-            coming.limits_of_team(name, living if fits else None)
+            coming.limits_of_team(name, living)
         else:
             coming.limits(name, living.limits if living is not None else None)
 

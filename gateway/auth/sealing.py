@@ -34,14 +34,12 @@ class SealingSecrets:
         """The secret that seals the texts of the key `name`, or of the bearer of a token, which has another name."""
         if self._common is not None:
             return self._common
-        if (stored := self._stored.get(name)) is not None:
-            return stored
         key = self._keys.get(name)
-        if key is not None and key.id is not None and key.hash is not None:
+        if key is None:
+            return self._stored.get(name, PROCESS_SECRET)
+        if key.id is not None and key.hash is not None:
             return bytes.fromhex(key.hash.removeprefix("sha256:"))
-        if key is not None and key.aws_secret is not None:
-            return key.aws_secret.encode()
-        return PROCESS_SECRET
+        return PROCESS_SECRET if key.aws_secret is None else key.aws_secret.encode()
 
     def add(self, name: str, seal: str) -> None:
         """seal: of a key of the store. Texts of its callers stay readable after it was revoked."""
@@ -52,6 +50,8 @@ class SealingSecrets:
     def find(self, name: bytes) -> bytes | None:
         """The secret with this name, None if it is not known here."""
         if not self._by_name:
-            every = {self.of(""), *map(self.of, self._keys), *map(self.of, self._stored)}
+            every = {self.of(""), *map(self.of, self._keys)}
+            if self._common is None:
+                every |= set(self._stored.values())
             self._by_name = {secret_name(one): one for one in every}
         return self._by_name.get(name)

@@ -114,9 +114,7 @@ class KeyTable:
     def put(self, key: StoredKey) -> bool:
         """The key of the store is in force as it is now: not at all if it was revoked. False if it could not be, as
         another key has its name or its secret."""
-        self.logged.pop(key.name, None)
-        for digest in self._stored.pop(key.name, ()):
-            del self.by_digest[digest]
+        self._withdraw(key.name)
         if key.id is not None:
             self.sealing.add(key.name, key.seal)
         fits = key.revoked is not None
@@ -141,10 +139,15 @@ class KeyTable:
 
     def forget(self, name: str) -> None:
         """The store has no key of this name, or is away for too long to go by what it had."""
-        self.logged.pop(name, None)
+        self._withdraw(name)
+        self.changed()
+
+    def _withdraw(self, name: str) -> None:
+        """The key of the store with this name is not in force any more; one of the configuration stays as it is."""
+        if name not in self._config.keys:
+            self.logged.pop(name, None)
         for digest in self._stored.pop(name, ()):
             del self.by_digest[digest]
-        self.changed()
 
     def put_team(self, team: StoredTeam) -> bool:
         """The team of the store is in force as it is now, for all its callers. False if the configuration has it."""

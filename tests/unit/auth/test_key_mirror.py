@@ -99,9 +99,11 @@ async def test_a_replaced_secret_is_valid_for_a_time(server: Server) -> None:
 
 async def test_what_the_configuration_has_is_not_replaced(server: Server) -> None:
     async with followed(server) as one:
-        await put(one.mirror.store, stored("own", "another"))
-        await put(one.mirror.store, stored("thief", "configured"))
+        limits = OwnLimits(requests=1)
+        await put(one.mirror.store, stored("own", "another", limits=limits))
+        await put(one.mirror.store, stored("thief", "configured", limits=limits))
         await soon(lambda: len(one.events) == 3)
+        assert one.limits == {"own": None, "thief": None}
         assert {event for _, event in one.events[1:]} == {"key refused, the configuration has it"}
         assert refusal(one, "another") == ("UNAUTHENTICATED", None)
         assert one.caller("configured").key == "own"

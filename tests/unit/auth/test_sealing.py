@@ -169,3 +169,19 @@ def test_texts_of_a_key_of_the_store_outlive_its_secrets_and_itself() -> None:
     assert table.sealing.find(secret_name(first)) == first
     table.put(stored("weak", "guessed"))
     assert table.sealing.of("weak") == table.sealing.of(""), "made elsewhere, it has no id"
+
+
+def test_a_configured_key_keeps_its_secret_beside_a_revoked_one_of_its_name() -> None:
+    configured = replace(stored("a", "revoked", id="abcd"), revoked=1.0)
+    found = config(a=entry("a", log_prompts_until="2999-01-01"))
+    table, alone = KeyTable(found, [configured]), KeyTable(found)
+    own, revoked = alone.sealing.of("a"), bytes.fromhex(configured.seal.removeprefix("sha256:"))
+    assert own == bytes.fromhex(KEYS["a"][1].partition("sha256:")[2][:64])
+    for change in (lambda: None, lambda: table.put(configured), lambda: table.forget("a")):
+        change()
+        assert table.sealing.of("a") == own
+        assert [table.sealing.find(secret_name(one)) for one in (own, revoked)] == [own, revoked]
+        assert table.logged == alone.logged
+        assert "a" in table.logged
+    common = KeyTable(config("s" * 32), [configured]).sealing
+    assert common.find(secret_name(revoked)) is None
