@@ -264,6 +264,8 @@ class Gateway:
     async def operations(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI application of `metrics.listen`: the gateway's own paths, and no dialect's."""
         path = scope["path"] = single_slashes(scope["path"])
+        # The admin API reads names there, since they may hold encoded slashes.
+        scope["raw_path"] = single_slashes(scope["raw_path"].decode("latin-1")).encode("latin-1")
         below = path[: path.find("/", 1) + 1]
         endpoint = self._operations.get(path) or self._operations.get(below, _nothing)
         await endpoint(scope, receive, send)

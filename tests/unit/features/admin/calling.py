@@ -31,10 +31,10 @@ def config(server: Server, **sections: Any) -> dict[str, Any]:
 class Caller:
     def __init__(self, stack: Stack, key: str) -> None:
         self._stack = stack
-        self._headers = {"authorization": f"Bearer {key}"}
+        self.headers = {"authorization": f"Bearer {key}"}
 
     def __call__(self, method: str, path: str, body: Any = None, **more: Any) -> httpx.Response:
-        headers = {**self._headers, **more.pop("headers", {})}
+        headers = {**self.headers, **more.pop("headers", {})}
         return httpx.request(method, self._stack.admin_url + PATH + path, json=body, headers=headers, **more)
 
     def made(self, name: str, **options: Any) -> str:

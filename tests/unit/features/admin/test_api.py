@@ -16,11 +16,15 @@ import anthropic
 import httpx
 import jsonschema
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 
 from gateway.auth import OPTIONS, TEAM_OPTIONS, StoredKey
+from gateway.auth.admin import Admin
 from gateway.auth.stored import KeyOptions, TeamOptions
 from gateway.config import Key
-from gateway.features.admin.openapi import OPERATIONS
+from gateway.features.admin.api import AdminApi, _name
+from gateway.features.admin.openapi import OPERATIONS, Operation
 from tests.repo.tree import ROOT
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
@@ -125,6 +129,33 @@ def test_strangers_and_clients_are_refused(stack: Stack, key: str | None) -> Non
         answer = httpx.request(one.method, stack.admin_url + PATH + one.path, headers=headers, json={})
         assert code(answer) == (401, "invalid_api_key")
         assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize("operation", [one for one in OPERATIONS if "{" in one.path], ids=lambda one: one.name)
+def test_doubled_slashes_lead_to_the_same_name(
+    stack: Stack, root: Caller, operation: Operation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+
+    async def note(api: AdminApi, admin: Admin, request: Request) -> Response:
+        found.append(_name(request))
+        return Response()
+
+    monkeypatch.setattr(AdminApi, operation.name, note)
+    kind = operation.path.split("/")[1]
+    for name in ("foo", kind, "a//b"):
+        path = PATH + re.sub(r"{.*}", quote(name, safe=""), operation.path)
+        for asked in (path, "/" + path, path.replace("/", "//"), path.replace(f"/{kind}/", f"/{kind}///")):
+            answer = httpx.request(operation.method, stack.admin_url + asked, headers=root.headers, json={})
+            assert (answer.status_code, found.pop()) == (200, name), asked
+
+
+def test_a_doubled_slash_revokes_no_other_key(stack: Stack, root: Caller) -> None:
+    for name in ("foo", "keys"):
+        root.made(name)
+    answer = httpx.post(f"{stack.admin_url}/{PATH}/keys/foo/revoke", headers=root.headers)
+    assert (answer.status_code, answer.json()["name"]) == (200, "foo")
+    assert root("GET", "/keys/keys").json()["revoked"] is None
 
 
 def test_without_a_console_no_request_is_ended_and_workers_are_drained(stack: Stack, root: Caller) -> None:
