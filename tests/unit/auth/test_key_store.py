@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -39,11 +41,18 @@ async def lives(settings: Redis) -> list[tuple[str, str]]:
             await who.mirror.close()
 
 
-async def test_a_cluster(tmp_path: Path) -> None:
+@contextlib.asynccontextmanager
+async def clustered(directory: Path) -> AsyncIterator[Server]:
+    """A cluster of one node."""
     options = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()), "--appendonly", "yes")
-    with Server(tmp_path, *options) as cluster:
+    with Server(directory, *options) as cluster:
         cluster.command("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
         await soon(lambda: b"cluster_state:ok" in cluster.command("CLUSTER", "INFO"))
+        yield cluster
+
+
+async def test_a_cluster(tmp_path: Path) -> None:
+    async with clustered(tmp_path) as cluster:
         settings = cluster.settings.model_copy(update={"mode": "cluster"})
         assert await lives(settings) == [("info", "keys of the store known")]
         cluster.command("CONFIG", "SET", "appendonly", "no")
@@ -53,13 +62,25 @@ async def test_a_cluster(tmp_path: Path) -> None:
         assert ("warning", "the store of keys may lose them") in one.events
 
 
-async def test_the_rights_that_the_page_names_are_enough(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "keys.md").read_text()
-    found = re.search(r"`(~{dragoman-keys}\*[^`]*)`", page)
+def named(page: str, pattern: str) -> list[str]:
+    found = re.search(pattern, (ROOT / "docs" / page).read_text())
     assert found is not None
+    return found[1].split()
+
+
+async def has_enough(server: Server, mode: str, rights: list[str], directory: Path) -> None:
+    server.command("ACL", "SETUSER", "keys", "on", ">secret", *rights)
+    (directory / "password").write_text("secret")
+    login = {"mode": mode, "username": "keys", "password_file": str(directory / "password")}
+    assert await lives(server.settings.model_copy(update=login)) == [("info", "keys of the store known")]
+    assert server.command("ACL", "LOG") == []
+
+
+async def test_the_rights_that_the_page_names_are_enough(tmp_path: Path) -> None:
+    rights = named("keys.md", r"`(~{dragoman-keys}\*[^`]*)`")
+    (tmp_path / "cluster").mkdir()
     with Server(tmp_path, "--appendonly", "yes") as server:
-        server.command("ACL", "SETUSER", "keys", "on", ">secret", *found[1].split())
-        (tmp_path / "password").write_text("secret")
-        login = {"username": "keys", "password_file": str(tmp_path / "password")}
-        assert await lives(server.settings.model_copy(update=login)) == [("info", "keys of the store known")]
-        assert server.command("ACL", "LOG") == []
+        await has_enough(server, "single", rights, tmp_path)
+    async with clustered(tmp_path / "cluster") as cluster:
+        rights += named("limits.md", r"cluster also\s+needs `([^`]*)`")
+        await has_enough(cluster, "cluster", rights, tmp_path)
