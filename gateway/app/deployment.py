@@ -222,6 +222,8 @@ class Deployment:
     def put_in_force(self) -> None:
         """From now on this is the configuration in force; its settings hold for requests of older ones, too."""
         host, listen, services = self._host, self.config.listen, self.services
+        for one in host.deployments:
+            one.services.leave(services)
         host.deployments.append(self)
         host.in_force = self
         host.roster.add(self.fleets)

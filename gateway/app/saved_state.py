@@ -170,8 +170,7 @@ def _file(folder: str, config: Config, name: str) -> Path:
     if name == _TOKENS:
         origin = None if jwt is None else jwt.jwks_url
     elif redis is not None:
-        server = redis.server
-        origin = redis.mode, sorted(server.addresses), server.db, redis.namespace
+        origin = redis.place
     return Path(folder, f"{name}-{sha256(repr(origin).encode()).hexdigest()[:12]}.jsonl")
 
 

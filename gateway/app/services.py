@@ -95,6 +95,11 @@ class Services:
         if self.tokens is not None:
             await self.tokens.start(partial(fetch_soon, ca_file=self.tokens.ca_file))
 
+    def leave(self, later: Services) -> None:
+        """`later` is in force from now on."""
+        if self.keys is not None and self.keys is not later.keys:
+            self.keys.leave()
+
     async def close(self, others: Collection[Services]) -> None:
         """Closes what none of `others` has."""
         await close_unshared(vars(self), [vars(one) for one in others])
@@ -156,8 +161,19 @@ def reused_keys(config: Config, host: Host) -> KeyMirror | None:
 def _keys(config: Config, host: Host) -> KeyMirror | None:
     if config.keys_store is None or (redis := config.redis) is None:
         return None
+    if (reused := reused_keys(config, host)) is not None:
+        return reused
     store = KeyStore(redis.namespace, config.stored_keys.max_audit, connect(redis), redis.call_s)
-    return reused_keys(config, host) or KeyMirror(store, config.stored_keys, host.log.event)
+    mirror = KeyMirror(store, config.stored_keys, host.log.event)
+    before = host.deployments[-1] if host.deployments else None
+    if before is not None and before.services.keys is not None and same_place(before.config, config):
+        mirror.take_over(before.services.keys)
+    return mirror
+
+
+def same_place(one: Config, other: Config) -> bool:
+    """Whether both have their data at the same place in the same Redis."""
+    return one.redis is not None and other.redis is not None and one.redis.place == other.redis.place
 
 
 def _webhook_changed(log: Log, state: str, why: str) -> None:

@@ -169,6 +169,10 @@ class KeyMirror:
         for one, found in (unseen or {}).items():
             self._notify(in_force, *one, found)
 
+    def leave(self) -> None:
+        """Another mirror is in force: what changes here changes no key, team or limit any more."""
+        self._in_force = None
+
     def _notify(self, coming: InForce, kind: Kind, name: str, one: Stored | None) -> None:
         fits = True
         if one is None:
@@ -207,6 +211,16 @@ class KeyMirror:
         """As `restore`. Teams bind their callers however long ago that was."""
         for team in teams[: 2 * self.options.max_keys]:
             self._take(team)
+
+    def take_over(self, before: KeyMirror) -> None:
+        """What `before` knows of the same store, with other bounds, is known from now on. Call it before `start`."""
+        self._confirmed, self.unread, self.read = before._confirmed, before.unread, before.read
+        self._over = self.age_s >= self.options.hold_s
+        for team in before.teams.values():
+            self._take(team)
+        for key in before.keys.values():
+            (self._keys.take if self._over else self._take)(key)
+        self._missing = dict(before._missing)
 
     @property
     def age_s(self) -> float:

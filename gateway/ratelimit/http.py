@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import ip_network
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from gateway.config import Config, Redis
 from gateway.core.estimate import Cost
@@ -40,7 +41,7 @@ OnAlone = Callable[[int, float], None]
 
 
 class Where(Struct, frozen=True):
-    """The place of the counters. They survive a reload that does not change this."""
+    """The place of the counters. They survive a reload that changes at most how long the store waits."""
 
     settings: Redis | None
     layout: Layout
@@ -67,23 +68,30 @@ class HttpRateLimiter:
         on_alone: OnAlone | None = None,
         on_budget: OnBudget | None = None,
     ) -> None:
-        self._where = where = Where.of(config)
-        store: MemoryStore | LeasingStore = (
+        where = Where.of(config)
+        self._store: MemoryStore | LeasingStore = (
             MemoryStore()
             if where.settings is None
             else LeasingStore(where.settings, layout=where.layout, expected=where.replicas)
         )
-        self.limiter = SubjectLimiter((), store, on_change=on_change, on_alone=on_alone, on_budget=on_budget)
+        self.limiter = SubjectLimiter((), self._store, on_change=on_change, on_alone=on_alone, on_budget=on_budget)
         self._running = False
         self._by_address = False
         self.use(config, limits)
 
     def fits(self, config: Config) -> bool:
         """Whether the counters of `config` are where those of this limiter are: then it needs the new rules (`use`)."""
-        return self._where == Where.of(config)
+        own, other = self._where, Where.of(config)
+        if own.settings is not None and other.settings is not None:
+            patient = {"timeout_s": other.settings.timeout_s}
+            own = replace(own, settings=own.settings.model_copy(update=patient))
+        return own == other
 
     def use(self, config: Config, limits: Limits) -> None:
-        """limits: those of `config`."""
+        """limits: those of `config`, which `fits`."""
+        self._where = where = Where.of(config)
+        if where.settings is not None and isinstance(self._store, LeasingStore):
+            self._store.use(where.settings)
         self._limits = limits
         self.limiter.use(limits.index)
         self._estimator = estimator(config)

@@ -152,17 +152,26 @@ class Connection(asyncio.Protocol):
         self._answered, self._lost = answered, lost
 
 
+def _step(settings: Redis) -> float:
+    return _BEGIN_SHARE * connect_s(settings) / len(settings.server.addresses)
+
+
 class Servers:
     """The servers of `settings`: which of them has a key, and connections to it."""
 
     def __init__(self, settings: Redis) -> None:
         self._settings = settings
-        step = _BEGIN_SHARE * connect_s(settings) / len(settings.server.addresses)
+        step = _step(settings)
         self._primary = FirstAnswer(settings.server.addresses, self._ask_sentinel, step)
         self._map = FirstAnswer(settings.server.addresses, self._ask_node, step)
         self._slots: Slots = ()
         self._slots_read = 0.0
         self._reading = asyncio.Lock()
+
+    def use(self, settings: Redis) -> None:
+        """As a new one with `settings`, which have the same addresses; connections stay."""
+        self._settings = settings
+        self._primary.step = self._map.step = _step(settings)
 
     async def open(
         self, key: bytes, answered: Callable[[bytes | Refused], None], lost: Callable[[Exception], None]

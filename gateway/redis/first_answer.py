@@ -16,7 +16,7 @@ class FirstAnswer(Generic[Answer]):
     def __init__(self, addresses: Sequence[str], ask: Callable[[str], Awaitable[Answer]], step: float) -> None:
         self._addresses = list(addresses)
         self._ask = ask
-        self._step = step
+        self.step = step
         self._asking: set[asyncio.Task[Answer]] = set()
 
     async def answer(self) -> Answer:
@@ -30,7 +30,7 @@ class FirstAnswer(Generic[Answer]):
                 if waiting:
                     address = waiting.pop(0)
                     pending[self._begin(address)] = address
-                step = self._step if waiting else None
+                step = self.step if waiting else None
                 done, _ = await asyncio.wait(pending, timeout=step, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     address = pending.pop(task)

@@ -19,14 +19,21 @@ class CallDeadlines:
     """
 
     def __init__(self, least: float) -> None:
-        self.seconds = least
-        self.least = least
-        self.most = MOST * least
         self._slowest = 0.0
         self._before = 0.0
+        self.use(least)
         self._until = 0.0
         self._offset: int | None = None
         self._jumped = False
+
+    def use(self, least: float) -> None:
+        """As a new one with `least`; what is known of answers and of the server's clock stays."""
+        self.least = least
+        self.most = MOST * least
+        self._adapt()
+
+    def _adapt(self) -> None:
+        self.seconds = min(max(self.least, 2 * self._slowest, 2 * self._before), self.most)
 
     def took(self, seconds: float, now: float) -> None:
         """A call was answered after `seconds`; `now` is monotonic."""
@@ -37,7 +44,7 @@ class CallDeadlines:
         elif seconds <= self._slowest:
             return
         self._slowest = max(self._slowest, seconds)
-        self.seconds = min(max(self.least, 2 * self._slowest, 2 * self._before), self.most)
+        self._adapt()
 
     def deadline(self, sent: int, within: float) -> int:
         """The end of `within` seconds from `sent` (own clock), in microseconds of the server's clock."""

@@ -99,6 +99,16 @@ class RedisStore:
         self._started = True
         self._batcher_changed()
 
+    def use(self, settings: Redis) -> None:
+        """From now on calls wait as long as `settings` say, which name the same servers."""
+        if settings == self._settings:
+            return
+        self._settings = settings
+        if self._servers is not None:
+            self._servers.use(settings)
+        for batcher in self._batchers:
+            batcher.deadlines.use(settings.timeout_s)
+
     async def beat(self) -> None:
         await asyncio.gather(*(batcher.beat() for batcher in self._batchers))
         self._count()

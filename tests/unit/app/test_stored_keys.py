@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,14 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from gateway.auth import StoredKey
+from gateway.auth import Stored, StoredKey
 from gateway.auth.stored import OwnLimits
 from gateway.config import ConfigError
 from tests.support.harness import Stack, until
 from tests.support.redis_server import Server
-from tests.unit.auth.stored_keys import hash_of, put, stored
+from tests.unit.auth.stored_keys import hash_of, put, stored, stored_team
+from tests.unit.auth.test_jwt import AUDIENCE, ISSUER, RSA, token
+from tests.unit.auth.test_jwt import keys as jwt_keys
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -49,6 +53,30 @@ def change(stack: Stack, key: StoredKey, expected: int = 0) -> int:
 
 def ask(client: httpx.Client, stack: Stack, secret: str) -> httpx.Response:
     return client.post(stack.url + "/v1/chat/completions", json=CHAT, headers={"authorization": f"Bearer {secret}"})
+
+
+@contextmanager
+def away_after(
+    directory: Path, hold_s: float, *entries: Stored, jwt: dict[str, Any] | None = None, **worker: Any
+) -> Iterator[Stack]:
+    """A gateway that knows these keys and teams, and whose Redis has ended."""
+    with Server(directory, "--appendonly", "yes") as mortal:
+        sections: dict[str, Any] = {
+            "keys_store": "redis",
+            "keys": {"own": {"hash": hash_of("configured")}},
+            "redis": {"addresses": [mortal.address], "timeout_s": 10},
+            "stored_keys": {"hold_s": hold_s},
+            **({} if jwt is None else {"jwt": jwt}),
+        }
+        with Stack((worker,), sections) as stack:
+            keys = stack.gateway.deployment.services.keys
+            assert keys is not None
+            for one in entries:
+                stack.run(put(keys.store, one))
+            until(lambda: {one.name for one in entries} == keys.keys.keys() | keys.teams.keys())
+            mortal.kill()
+            until(lambda: not keys.up)
+            yield stack
 
 
 def test_a_revoked_key_is_refused_on_the_connection_that_knew_it(stack: Stack) -> None:
@@ -117,3 +145,56 @@ def test_every_key_begins_with_the_namespace(stack: Stack, server: Server, tmp_p
     change(stack, stored("app"))
     own = [name for name in server.command("KEYS", "*") if b"-keys}" in name]
     assert sorted(own) == [b"{dragoman-keys}", b"{dragoman-keys}:changes", b"{dragoman-keys}:version"]
+
+
+@pytest.mark.parametrize("changed", [{"stored_keys": {"hold_s": 600}}, {"redis": {"timeout_s": 9}}])
+def test_a_reload_while_redis_is_away_forgets_no_key_and_no_team(tmp_path: Path, changed: dict[str, Any]) -> None:
+    (tmp_path / "keys.json").write_text(jwt_keys(r=RSA))
+    jwt = {"issuer": ISSUER, "audience": AUDIENCE, "jwks_file": str(tmp_path / "keys.json"), "team_claim": "org"}
+    with away_after(tmp_path, 60, stored("app"), stored_team("blue", disabled=True), jwt=jwt) as stack:
+        limiter = stack.service("limits")
+        stack.run(stack.gateway.reload(stack.config(changed)))
+        secrets = {"app": "secret-of-app", "blue": token(org="blue").decode(), "red": token(org="red").decode()}
+        with httpx.Client() as client:
+            found = {name: ask(client, stack, secret).status_code for name, secret in secrets.items()}
+        assert found == {"app": 200, "blue": 401, "red": 200}
+        assert stack.service("limits") is limiter
+        assert limiter.limiter.store._settings == stack.gateway.deployment.config.redis
+
+
+def test_the_keys_of_an_older_configuration_end_no_limit(tmp_path: Path) -> None:
+    """It lives as long as its last request, and may lose its keys meanwhile."""
+    head = {"authorization": "Bearer configured"}
+    body = {**CHAT, "stream": True, "max_tokens": 1000, "ignore_eos": True}
+    key = stored("app", limits=OwnLimits(tokens=9))
+    with (
+        away_after(tmp_path, 1, key, itl_ms=100) as stack,
+        httpx.Client() as client,
+        client.stream("POST", stack.url + "/v1/chat/completions", json=body, headers=head) as running,
+    ):
+        lines = running.iter_lines()
+        assert next(lines)
+        stack.run(stack.gateway.reload(stack.config({"stored_keys": {"hold_s": 600}})))
+        until(lambda: bool(stack.events("keys refused, store away too long")))
+        assert len(stack.gateway.host.deployments) == 2
+        assert "app" in stack.service("limits").limiter._index._own
+        assert ask(client, stack, "secret-of-app").status_code == 200
+
+
+def test_a_reload_revives_no_key_that_was_held_too_long(tmp_path: Path) -> None:
+    with away_after(tmp_path, 60, stored("app"), stored_team("blue")) as stack, httpx.Client() as client:
+        time.sleep(1.1)
+        assert ask(client, stack, "secret-of-app").status_code == 200
+        stack.run(stack.gateway.reload(stack.config({"stored_keys": {"hold_s": 1}})))
+        assert ask(client, stack, "secret-of-app").status_code == 503
+        keys = stack.gateway.deployment.services.keys
+        assert keys is not None
+        assert (list(keys.keys), list(keys.teams), keys.unread) == (["app"], ["blue"], False)
+        stack.run(stack.gateway.reload(stack.config({"stored_keys": {"hold_s": 600}})))
+        assert ask(client, stack, "secret-of-app").status_code == 200
+
+
+def test_the_keys_of_another_store_are_not_taken_over(tmp_path: Path) -> None:
+    with away_after(tmp_path, 60, stored("app")) as stack, httpx.Client() as client:
+        stack.run(stack.gateway.reload(stack.config({"redis": {"namespace": "other"}})))
+        assert ask(client, stack, "secret-of-app").status_code == 503
