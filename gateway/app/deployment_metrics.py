@@ -100,5 +100,5 @@ def _limits(deployment: Deployment) -> Iterator[Metric]:
         yield family("dragoman_limits_refused_total", (((name,), count) for name, count in refused.items()))
         yield family("dragoman_limits_shadowed_total", (((name,), count) for name, count in shadowed.items()))
     if (stream := deployment.services.stream) is not None:
-        counts = [(("written",), stream.written), (("lost",), stream.lost)]
+        counts = [(("written",), stream.counts.written), (("lost",), stream.counts.lost)]
         yield family("dragoman_accounting_records_total", counts)

@@ -95,8 +95,12 @@ class Services:
         if self.tokens is not None:
             await self.tokens.start(partial(fetch_soon, ca_file=self.tokens.ca_file))
 
-    def leave(self, later: Services) -> None:
-        """`later` is in force from now on."""
+    def leave(self, later: Services, same_place: bool) -> None:
+        """`later` is in force from now on, with data at the same place or at another one."""
+        if self.stream is not None and self.stream is not later.stream:
+            self.stream.successor = later.stream
+        if self.ledger is not None and self.ledger is not later.ledger:
+            self.ledger.successor = later.ledger if same_place else None
         if self.keys is not None and self.keys is not later.keys:
             self.keys.leave()
 
@@ -115,33 +119,50 @@ async def close_unshared(mine: Mapping[str, Any], others: Collection[Mapping[str
 def services_of(config: Config, host: Host) -> Services:
     """The services that `config` needs. Those of the configuration in force that are configured alike are the same
     objects, and stay as they are until `Deployment.put_in_force`."""
-    log, redis = host.log, config.redis
+    log = host.log
     before = host.deployments[-1].services if host.deployments else Services()
-    tokens = stream = ledger = None
-    if config.jwt is not None:
-        tokens = JwtVerifier(config.jwt, time.time, log.event, before.tokens)
-    if config.accounting.redis_stream is not None and redis is not None:
-        stream = AccountingStream(
-            f"{redis.namespace}:{config.accounting.redis_stream}",
-            config.accounting.max_length,
-            connect(redis),
-            lambda state, why: log.event("warning" if why else "info", f"usage records {state}", reason=why),
-        )
-    if config.spend.daily and redis is not None:
-        ledger = Ledger(
-            redis.namespace,
-            zone_of(config.spend.time_zone),
-            connect(redis),
-            lambda state, why: log.event("warning" if why else "info", f"sums of spending {state}", reason=why),
-            end_users=config.end_users is not None,
-        )
+    tokens = None if config.jwt is None else JwtVerifier(config.jwt, time.time, log.event, before.tokens)
     return Services(
         tokens=tokens,
-        stream=stream,
-        ledger=ledger,
+        stream=_stream(config, host, before.stream),
+        ledger=_ledger(config, host, before.ledger),
         keys=_keys(config, host),
         webhook=_webhook(config.budget_webhook, before.webhook, log),
     )
+
+
+def _stream(config: Config, host: Host, before: AccountingStream | None) -> AccountingStream | None:
+    redis, options, log = config.redis, config.accounting, host.log
+    if options.redis_stream is None or redis is None:
+        return None
+    if before is not None and (host.in_force.config.redis, host.in_force.config.accounting) == (redis, options):
+        return before
+    return AccountingStream(
+        f"{redis.namespace}:{options.redis_stream}",
+        options.max_length,
+        connect(redis),
+        lambda state, why: log.event("warning" if why else "info", f"usage records {state}", reason=why),
+        None if before is None else before.counts,
+    )
+
+
+def _ledger(config: Config, host: Host, before: Ledger | None) -> Ledger | None:
+    redis, log = config.redis, host.log
+    if not config.spend.daily or redis is None:
+        return None
+    if before is not None and _for_sums(host.in_force.config) == _for_sums(config):
+        return before
+    return Ledger(
+        redis.namespace,
+        zone_of(config.spend.time_zone),
+        connect(redis),
+        lambda state, why: log.event("warning" if why else "info", f"sums of spending {state}", reason=why),
+        end_users=config.end_users is not None,
+    )
+
+
+def _for_sums(config: Config) -> tuple[object, ...]:
+    return config.redis, config.spend.time_zone, config.end_users is None
 
 
 def _webhook(options: BudgetWebhook | None, before: Webhook | None, log: Log) -> Webhook | None:

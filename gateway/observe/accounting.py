@@ -30,13 +30,21 @@ _TIMEOUT_S = 2.0
 _encode = msgspec.json.Encoder(enc_hook=moments.write).encode
 
 
+class Counts(msgspec.Struct):
+    """Records so far."""
+
+    written: int = 0
+    lost: int = 0
+
+
 class AccountingStream:
     """The entries have one field, `record`: the JSON of the log's request record.
 
     client      of redis-py (asyncio); `close` closes it
     max_length  about how many entries the stream keeps
     on_change   called with "failing" and the error's class, and with "writing" once it goes on; once each time
-    written, lost  records so far
+    counts      those of the streams before, which this one continues
+    successor   writes what waits once this one has closed
     """
 
     def __init__(
@@ -45,9 +53,10 @@ class AccountingStream:
         max_length: int,
         client: Any,
         on_change: Callable[[str, str], None] = lambda state, reason: None,
+        counts: Counts | None = None,
     ) -> None:
-        self.written = 0
-        self.lost = 0
+        self.counts = counts or Counts()
+        self.successor: AccountingStream | None = None
         self._failing = False
         self._on_change = on_change
         self._name = name
@@ -58,13 +67,19 @@ class AccountingStream:
         self._closing = False
 
     def add(self, record: RequestRecord) -> None:
-        if len(self._waiting) >= _BACKLOG:
-            self._waiting.popleft()
-            self.lost += 1
         record.time = record.time or Moment(time.time())
         self._waiting.append(_encode(record))
-        if self._writer is None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._bound()
+        if self._writer is None and self._waiting:
             self._writer = asyncio.get_running_loop().create_task(self._write())
+
+    def _bound(self) -> None:
+        while len(self._waiting) > _BACKLOG:
+            self._waiting.popleft()
+            self.counts.lost += 1
 
     async def _write(self) -> None:
         try:
@@ -91,24 +106,26 @@ class AccountingStream:
                 self._failing = True
                 self._on_change("failing", type(error).__name__)
             self._waiting.extendleft(reversed(batch))
-            while len(self._waiting) > _BACKLOG:
-                self._waiting.popleft()
-                self.lost += 1
+            self._bound()
             return False
-        self.written += len(batch)
+        self.counts.written += len(batch)
         if self._failing:
             self._failing = False
             self._on_change("writing", "")
         return True
 
     async def close(self) -> None:
-        """Writes what is left if the server takes it now."""
+        """Writes what is left if the server takes it now, or hands it over."""
         self._closing = (
             True  # redis-py may swallow the cancellation: it calls wait_for, which does so before Python 3.12
         )
         await cancel_tasks(self._writer)
-        while self._waiting and await self._one_batch():
-            pass
-        self.lost += len(self._waiting)
+        if (later := self.successor) is not None and not later._closing:
+            later._waiting.extendleft(reversed(self._waiting))
+            later._begin()
+        else:
+            while self._waiting and await self._one_batch():
+                pass
+            self.counts.lost += len(self._waiting)
         with contextlib.suppress(Exception):
             await self._client.aclose()

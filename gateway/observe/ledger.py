@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, tzinfo
 from hashlib import sha1
@@ -93,8 +94,8 @@ def _field(whose: Whose) -> str:
 
 
 class Ledger:
-    """client, on_change: as those of `accounting.AccountingStream`. zone: in which days begin. end_users: there are
-    sums by end user."""
+    """client, on_change, successor: as those of `accounting.AccountingStream`; the successor has the same namespace.
+    zone: in which days begin. end_users: there are sums by end user."""
 
     def __init__(
         self,
@@ -111,11 +112,14 @@ class Ledger:
         self._on_change = on_change
         self._client = client
         self._sums: dict[str, dict[Whose, Sums]] = {}  # by the hash's name behind `_base`
-        self._batch: tuple[int, list[bytes], bytes] | None = None  # under way, or to be sent again
+        # Number, keys and sums of what is under way or to be sent again: at most one, and those of ledgers before.
+        self._batches: deque[tuple[int, list[Any], bytes]] = deque()
+        self.successor: Ledger | None = None
         self._number = 0
         self._quarter, self._day = 0.0, ""
         self._writing: asyncio.Task[None] | None = None
         self._failing = False
+        self._closing = False
 
     def add(self, record: RequestRecord) -> None:
         """Counts a request, whose record is complete."""
@@ -123,8 +127,15 @@ class Ledger:
             return
         record.time = record.time or Moment(time())
         self._sum_up(record)
-        if self._writing is None:
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._writing is None and self._waits:
             self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    @property
+    def _waits(self) -> bool:
+        return bool(self._sums or self._batches)
 
     def _sum_up(self, record: RequestRecord) -> None:
         day, figures = self._day_of(record.time), figures_of(record)
@@ -141,6 +152,13 @@ class Ledger:
             sums = rows.setdefault(whose if len(rows) < MOST else _other(whose), Sums())
         sums.add(*figures)
 
+    def _take(self, sums: dict[str, dict[Whose, Sums]], batches: Iterable[tuple[int, list[Any], bytes]]) -> None:
+        self._batches += batches
+        for suffix, rows in sums.items():
+            for whose, one in rows.items():
+                self._count(suffix, whose, one.figures)
+        self._begin()
+
     def _day_of(self, moment: float) -> str:
         quarter = moment // 900  # days begin at a full quarter of an hour everywhere
         if quarter != self._quarter:
@@ -149,7 +167,7 @@ class Ledger:
 
     async def _write(self) -> None:
         try:
-            while self._sums or self._batch is not None:
+            while self._waits:
                 await asyncio.sleep(_EVERY_S)
                 await self._send()
         finally:
@@ -157,22 +175,23 @@ class Ledger:
 
     async def _send(self) -> bool:
         """Sends the batch that waits, or else what was summed up. Returns whether nothing is left to send again."""
-        if self._batch is None:
+        if not self._batches:
             if not self._sums:
                 return True
             self._number += 1
-            self._batch = (self._number, *self._packed(self._sums))
+            keys, packed = self._packed(self._sums)
+            self._batches.append((self._number, [self._writer, *keys], packed))
             self._sums = {}
-        number, keys, packed = self._batch
+        number, names, packed = self._batches[0]
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                await self._run([self._writer, *keys], [number, RETENTION_S, MOST, packed, 0])
+                await self._run(names, [number, RETENTION_S, MOST, packed, 0])
         except Exception as error:  # whatever the server or the network does, the batch waits and requests go on
             if not self._failing:
                 self._failing = True
                 self._on_change("failing", type(error).__name__)
             return False
-        self._batch = None
+        self._batches.popleft()
         if self._failing:
             self._failing = False
             self._on_change("writing", "")
@@ -237,11 +256,15 @@ class Ledger:
             sums.add(*map(int, value.split()))
 
     async def close(self) -> None:
-        """Writes what is left if the server takes it now."""
+        """Writes what is left if the server takes it now, or hands it over."""
+        self._closing = True
         await cancel_tasks(self._writing)
-        while (self._sums or self._batch is not None) and await self._send():
-            pass
-        if self._sums or self._batch is not None:
-            self._on_change("lost", "stopped while the server was away")
+        if (later := self.successor) is not None and not later._closing:
+            later._take(self._sums, self._batches)
+        else:
+            while self._waits and await self._send():
+                pass
+            if self._waits:
+                self._on_change("lost", "stopped while the server was away")
         with contextlib.suppress(Exception):
             await self._client.aclose()

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
 import pytest
 
 from gateway.app.services import Services
+from gateway.config import Redis
+from gateway.core.ports import RequestRecord
 from gateway.fleet.fleets import Fleets
-from tests.support.harness import Stack
+from gateway.observe.accounting import AccountingStream, Counts
+from gateway.redis import connect
+from tests.support.harness import Stack, until
+from tests.support.ports import free_port
+from tests.support.redis_server import Server
 from tests.unit.app.asking import key
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -125,3 +133,57 @@ async def test_only_what_nobody_else_has_is_closed() -> None:
     assert (own.closed, shared.closed) == (1, 0)
     await other.close([])
     assert shared.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("sections", "stays"),
+    [
+        ({"limits": [{**LIMIT[0], "limit": 5}]}, (True, True)),
+        ({"accounting": {"max_length": 5000}}, (False, True)),
+        ({"spend": {"time_zone": "Asia/Kathmandu"}}, (True, False)),
+        ({"end_users": {}}, (True, False)),
+        ({"redis": {"timeout_s": 9}}, (False, False)),
+    ],
+)
+def test_a_reload_while_redis_is_away_loses_no_record(
+    tmp_path: Path, sections: dict[str, Any], stays: tuple[bool, bool]
+) -> None:
+    with Server(tmp_path, "--appendonly", "yes") as mortal:
+        config: dict[str, Any] = {
+            "redis": {"addresses": [mortal.address], "timeout_s": 10},
+            "accounting": {"redis_stream": "usage"},
+            "spend": {"daily": True},
+        }
+        with Stack(config=config) as stack:
+            before = stack.gateway.deployment
+            mortal.kill()
+            assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
+            until(lambda: bool(stack.events("usage records failing") and stack.events("sums of spending failing")))
+            for _ in range(2):
+                stack.run(stack.gateway.reload(stack.config(sections)))
+                until(lambda: len(stack.gateway.host.deployments) == 1)
+            services = stack.gateway.deployment.services
+            assert (services.stream is before.services.stream, services.ledger is before.services.ledger) == stays
+            mortal.start()
+            stream, ledger = services.stream, services.ledger
+            assert stream is not None
+            assert ledger is not None
+            until(lambda: stream.counts == Counts(1, 0) and not ledger._waits)
+            assert mortal.command("XLEN", "dragoman:usage") == 1
+            today = datetime.now(UTC).date()
+            days = [today + timedelta(days=one) for one in (-1, 0, 1)]
+            assert [sums.requests for sums in stack.run(ledger.report(days, ["key"])).values()] == [1]
+            assert httpx.post(stack.url + "/v1/chat/completions", json=CHAT).status_code == 200
+            until(lambda: stream.counts == Counts(2, 0))
+
+
+async def test_what_nobody_takes_over_is_lost_and_counted() -> None:
+    """A gateway closes the newest first."""
+    client = connect(Redis(addresses=(f"127.0.0.1:{free_port()}",)))
+    before = AccountingStream("usage", 10, client)
+    after = AccountingStream("usage", 10, client, counts=before.counts)
+    before.successor = after
+    before.add(RequestRecord(id="1"))
+    await after.close()
+    await before.close()
+    assert after.counts == Counts(0, 1)

@@ -8,7 +8,7 @@ import contextlib
 from typing import Any
 
 from gateway.core.ports import RequestRecord
-from gateway.observe.accounting import AccountingStream
+from gateway.observe.accounting import AccountingStream, Counts
 
 
 class Lost:
@@ -42,4 +42,4 @@ async def test_it_ends_although_its_writer_swallows_the_cancellation() -> None:
     await client.asked.wait()
     async with asyncio.timeout(30):
         await stream.close()
-    assert (stream.written, stream.lost) == (0, 1)
+    assert stream.counts == Counts(0, 1)
