@@ -205,7 +205,7 @@ class Server:
     async def drop(self, keys: list[bytes]) -> None:
         pipeline = self._client.pipeline(transaction=False)
         for key in keys:
-            pipeline.unlink(key)
+            pipeline.execute_command("UNLINK", key)  # `unlink` of a cluster's pipeline does nothing
         await self._done(pipeline)
 
     async def _done(self, pipeline: Any) -> list[Any]:

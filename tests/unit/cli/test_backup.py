@@ -18,8 +18,11 @@ import redis
 import yaml
 
 from gateway.app.key_kinds import key_kinds
+from gateway.cli import backup
+from tests.repo.tree import ROOT
 from tests.support.commands import called
-from tests.support.harness import Stack, until
+from tests.support.harness import Stack, soon, until
+from tests.support.ports import free_port
 from tests.support.redis_server import Server
 from tests.unit.features.admin.calling import CHAT, Caller, config, status
 
@@ -276,6 +279,31 @@ def test_a_restore_that_cannot_be_recorded_changes_nothing(server: Server, tmp_p
     found = called("restore", str(saved), "--config", str(file), "--yes")
     assert (found.returncode, "nothing was changed: the audit record" in found.stderr) == (1, True), found.stderr
     assert contents(server) == before
+
+
+async def test_in_a_cluster_the_rights_of_the_page_are_enough(tmp_path: Path) -> None:
+    pages = [(ROOT / "docs" / page).read_text() for page in ("backup.md", "limits.md")]
+    rights = re.search(r"ACL SETUSER backup on >PASSWORD ([^`]*?)\n```", pages[0])
+    further = re.search(r"cluster also\s+needs `([^`]*)`", pages[1])
+    assert rights is not None
+    assert further is not None
+    options = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+    with Server(tmp_path, *options) as cluster:
+        cluster.command("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
+        await soon(lambda: b"cluster_state:ok" in cluster.command("CLUSTER", "INFO"))
+        cluster.command("ACL", "SETUSER", "backup", "on", ">secret", *rights[1].split(), *further[1].split())
+        (tmp_path / "password").write_text("secret")
+        login = {"mode": "cluster", "username": "backup", "password_file": str(tmp_path / "password")}
+        names = [b"dragoman:stored:a:b", b"dragoman:stored:a:c", b"{dragoman-keys}"]
+        async with backup.Server(cluster.settings.model_copy(update=login)) as found:
+            for name in names:
+                cluster.command("SET", name, "text")
+            entries = await found.read([key async for page in found.saved() for key in page])
+            await found.drop(names)
+            assert cluster.command("KEYS", "*") == []
+            await found.write(entries)
+            assert sorted(cluster.command("KEYS", "*")) == names
+        assert cluster.command("ACL", "LOG") == []
 
 
 @pytest.mark.parametrize("verb", ["backup", "restore"])
