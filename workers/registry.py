@@ -284,7 +284,7 @@ async def wind_down(
     """Drains: marks the record, then waits up to `grace_s` seconds for the running requests. After `hand_over_s`
     gateways move those that other workers can continue; the others stay. False if some were still running at the end.
 
-    load   running and waiting requests; if it raises, the wait ends
+    load   running and waiting requests; if it raises, or takes long, they are unknown and asked for again
     hurry  ends the wait at once
     """
     loop = asyncio.get_running_loop()
@@ -295,11 +295,11 @@ async def wind_down(
         if await _set_within(hurry, min(notice_s, grace_s)):
             return False
     while True:
-        try:
-            if not any(await load()):
-                return True
-        except (OSError, ValueError):
-            return True
+        # A busy engine that reports late, or once not at all, must not be stopped for it.
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout_at(max(end, loop.time() + _CALL_S)):
+                if not any(await load()):
+                    return True
         now = loop.time()
         if lease is not None and not lease.record.leaving and now - began >= hand_over_s:
             await lease.hand_over()

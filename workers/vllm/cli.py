@@ -131,9 +131,7 @@ class _Worker:
         log("draining")
 
         async def load() -> tuple[int, int]:
-            if died.done():
-                raise OSError("the engine ended")
-            return await self._engine.load()
+            return (0, 0) if died.done() else await self._engine.load()
 
         grace, hand_over = self._given.grace, self._given.hand_over
         whole = await wind_down(lease, load, grace_s=grace, hand_over_s=hand_over, hurry=hurry)

@@ -306,6 +306,29 @@ async def test_a_worker_waits_out_its_grace_for_what_cannot_be_handed_over() -> 
     assert written == [(True, False)], "nothing runs"
 
 
+async def test_a_load_that_cannot_be_read_ends_no_drain() -> None:
+    """A busy engine reports late, or once not at all: nothing is known of its requests then."""
+    reports: list[tuple[int, int] | Exception] = [OSError(), OverflowError(), ValueError(), (1, 0), (0, 0)]
+
+    async def load() -> tuple[int, int]:
+        report = reports.pop(0)
+        if isinstance(report, Exception):
+            raise report
+        return report
+
+    assert await writer.wind_down(None, load, grace_s=60, hand_over_s=60, hurry=asyncio.Event())
+    assert reports == []
+
+
+async def test_a_load_that_never_comes_does_not_outlast_the_grace() -> None:
+    async def load() -> tuple[int, int]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with asyncio.timeout(30):
+        assert not await writer.wind_down(None, load, grace_s=0.1, hand_over_s=60, hurry=asyncio.Event())
+
+
 @pytest.mark.long
 def test_a_killed_worker_takes_no_stream_along(redis: Server) -> None:
     with Process(redis, "--itl-ms", "20") as one, Process(redis, "--itl-ms", "20") as two, stack(redis) as gateway:
