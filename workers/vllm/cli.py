@@ -47,6 +47,8 @@ def main(argv: list[str]) -> int:
         port = int(flag(flags, "port") or 8000)  # vLLM's default
         if flag(flags, "uds") is not None:
             raise ValueError("--uds: a worker of the fleet listens on a port")
+        if flag(flags, "disable-log-stats") is not None:
+            raise ValueError("--disable-log-stats: without its load the worker cannot see when requests have ended")
         scheme = "https" if flag(flags, "ssl-certfile") else "http"
         shown = advertised(given, registry, scheme, host, port) if registry is not None else ""
     except (OSError, ValueError) as error:

@@ -105,10 +105,13 @@ class Engine:
         return msgspec.json.decode(await self._get("/version"), type=_Version).version
 
     async def load(self) -> tuple[int, int]:
-        """(running requests, waiting requests), over all data-parallel ranks. Raises OSError or ValueError."""
-        sums = {b"running": 0.0, b"waiting": 0.0}
+        """(running requests, waiting requests), over all data-parallel ranks. Raises OSError or ValueError, the latter
+        also if the engine reports one of them only, or none."""
+        sums: dict[bytes, float] = {}
         for name, value in _LOAD.findall(await self._get("/metrics")):
-            sums[name] += float(value)
+            sums[name] = sums.get(name, 0.0) + float(value)
+        if len(sums) < 2:
+            raise ValueError("/metrics: no running or no waiting requests")
         return int(sums[b"running"]), int(sums[b"waiting"])
 
     async def _get(self, path: str) -> bytes:

@@ -262,6 +262,7 @@
   {{- range $flag := list "--ssl-keyfile" "--ssl-certfile" "--ssl-ca-certs" "--ssl-cert-reqs" "--enable-ssl-refresh" -}}
     {{- if include "dragoman.hasFlag" (dict "args" $model.args "flags" (list $flag)) -}}{{- include "dragoman.refuse" (list $of "args" (printf "%s: probes and gateways speak plain HTTP to the chart's workers" $flag)) -}}{{- end -}}
   {{- end -}}
+  {{- if include "dragoman.hasFlag" (dict "args" $model.args "flags" (list "--disable-log-stats")) -}}{{- include "dragoman.refuse" (list $of "args" "--disable-log-stats: without its load a worker cannot see when requests have ended") -}}{{- end -}}
   {{- if include "dragoman.hasFlag" (dict "args" $model.args "flags" (list "--hf-token")) -}}{{- include "dragoman.refuse" (list $of "args" "--hf-token holds a secret; set hubTokenSecret") -}}{{- end -}}
   {{- $split := 1 -}}
   {{- range $flags := list (list "--tensor-parallel-size" "-tp") (list "--pipeline-parallel-size" "-pp") (list "--data-parallel-size" "-dp") (list "--prefill-context-parallel-size" "-pcp") -}}

@@ -20,6 +20,7 @@ from tests.support.harness import until
 from tests.support.ports import free_port
 from tests.support.redis_server import Server
 from workers.vllm import main
+from workers.vllm.engine import Engine
 from workers.vllm.facts import BEYOND, PROCESSORS, abilities, flag, takes_processors, telling
 from workers.vllm.sequences import Forbidden, asked
 
@@ -241,6 +242,8 @@ def test_an_engine_that_never_gets_healthy(tmp_path: Path) -> None:
         (["--python", "absent"], "cannot run absent"),
         (["--register", "http://x"], "--register needs redis://"),
         (["--uds", "x"], "--uds"),
+        (["--disable-log-stats"], "--disable-log-stats: without its load"),
+        (["--disable_log_stats"], "--disable-log-stats: without its load"),
         (["--port", "many"], "many"),
     ],
 )
@@ -249,6 +252,33 @@ def test_what_it_cannot_do_it_says(words: list[str], said: str, capsys: pytest.C
     error = capsys.readouterr().err
     assert said in error
     assert len(error.splitlines()) == 1
+
+
+# -- what the engine reports
+
+RUNNING, WAITING = (f'vllm:num_requests_{kind}{{engine="%d"}} %s\n' for kind in ("running", "waiting"))
+
+
+class Reporting(Engine):
+    def __init__(self, text: str) -> None:
+        super().__init__([], python="", address="http://h:1")
+        self._text = text.encode()
+
+    async def _get(self, path: str) -> bytes:
+        return self._text
+
+
+async def test_its_load_is_that_of_all_ranks() -> None:
+    text = RUNNING % (0, "3.0") + WAITING % (0, "0.0") + RUNNING % (1, "2.0") + WAITING % (1, "1.0")
+    assert await Reporting(text).load() == (5, 1)
+
+
+@pytest.mark.parametrize(
+    "text", ["", RUNNING % (0, "0.0"), WAITING % (0, "0.0"), RUNNING % (0, "-") + WAITING % (0, 1)]
+)
+async def test_without_its_gauges_its_load_is_unknown(text: str) -> None:
+    with pytest.raises(ValueError):
+        await Reporting(text).load()
 
 
 # -- what flags tell
