@@ -281,15 +281,16 @@ async def wind_down(
     hurry: asyncio.Event,
     notice_s: float = NOTICE_S,
 ) -> bool:
-    """Drains: marks the record, then waits up to `grace_s` seconds for the running requests. After `hand_over_s`
-    gateways move those that other workers can continue; the others stay. False if some were still running at the end.
+    """Drains: marks the record, then waits up to `grace_s` seconds for the running requests. After `hand_over_s`, or at
+    half of the grace, gateways move those that other workers can continue; the others stay. False if some were still
+    running at the end.
 
     load   running and waiting requests; if it raises, or takes long, they are unknown and asked for again
     hurry  ends the wait at once
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
-    end = began + grace_s
+    end, moved = began + grace_s, began + min(hand_over_s, grace_s / 2)
     if lease is not None:
         await lease.drain(grace_s)
         if await _set_within(hurry, min(notice_s, grace_s)):
@@ -301,7 +302,7 @@ async def wind_down(
                 if not any(await load()):
                     return True
         now = loop.time()
-        if lease is not None and not lease.record.leaving and now - began >= hand_over_s:
+        if lease is not None and not lease.record.leaving and now >= moved:
             await lease.hand_over()
         left = end - now
         if left <= 0 or await _set_within(hurry, min(0.2, left)):
@@ -339,7 +340,8 @@ def add_flags(out: argparse.ArgumentParser) -> None:
         "--hand-over",
         type=float,
         default=HAND_OVER_S,
-        help="seconds on SIGTERM until gateways move running requests to other workers; needs --register (%(default)g)",
+        help="seconds on SIGTERM until gateways move running requests to other workers, at most half of --grace; needs "
+        "--register (%(default)g)",
     )
     add("--lease", type=float, default=LEASE_S, help="seconds after which a silent worker's entry ends (%(default)g)")
 

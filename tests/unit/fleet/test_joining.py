@@ -283,7 +283,9 @@ def test_a_worker_that_leaves_hands_over_what_runs_and_need_not_wait_for_it(redi
             assert (record["worker"], record["attempts"]) == (two.url, 2)
 
 
-async def test_a_worker_waits_out_its_grace_for_what_cannot_be_handed_over() -> None:
+@pytest.mark.parametrize("hand_over_s", [0.1, 10.0])
+async def test_a_worker_waits_out_its_grace_for_what_cannot_be_handed_over(hand_over_s: float) -> None:
+    """Where it asks for a hand-over after the grace, it hands over in time."""
     written: list[tuple[bool, bool]] = []
 
     class Noting(writer.Lease):
@@ -292,7 +294,8 @@ async def test_a_worker_waits_out_its_grace_for_what_cannot_be_handed_over() -> 
             return True
 
     lease = Noting(writer.Registry("redis://h:1"), dataclasses.replace(ENTRY), idle)
-    drained = partial(writer.wind_down, lease, grace_s=0.5, hand_over_s=0.1, notice_s=0.01, hurry=asyncio.Event())
+    times = {"grace_s": 0.5, "hand_over_s": hand_over_s, "notice_s": 0.01}
+    drained = partial(writer.wind_down, lease, hurry=asyncio.Event(), **times)
 
     async def busy() -> tuple[int, int]:
         return 1, 0
