@@ -42,3 +42,13 @@ def test_rules_for_pods_on_their_nodes_network_hold_for_the_nodes(values: dict[s
         assert peers == ([None] if name in touched else plain[name]), name
     for name, peers in rules(values, [NODES]).items():
         assert peers == ([*plain[name], NODES] if name in touched else plain[name]), name
+
+
+@pytest.mark.parametrize(
+    ("values", "scraped"),
+    [({}, False), ({"podMonitor": {"enabled": True}}, True), ({"podMonitor": {"job": "engines"}}, True)],
+)
+def test_prometheus_reaches_workers_where_it_scrapes_them(values: dict[str, Any], scraped: bool) -> None:
+    among = parsed(template({**GOOD, "monitoring": values}))
+    there = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    assert (there in reached_from(policy(among, "dragoman-m"), 8000)) is scraped
