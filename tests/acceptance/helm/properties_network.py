@@ -115,7 +115,7 @@ ALL = (
         "everything",
         web,
         (
-            (POLICY, '{{- with dig "web_search"', '{{- with dig "other"'),
+            (POLICY, '(dig "web_search"', '(dig "other"'),
             (POLICY, '{{- if hasKey $tools "web_fetch" }}', "{{- if false }}"),
             (POLICY, '{{- with dig "allow_networks"', '{{- with dig "other"'),
         ),
