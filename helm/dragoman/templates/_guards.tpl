@@ -32,8 +32,8 @@
   {{- if and $given (not $v.console.oidc) -}}{{- fail (printf "console.%s: has no effect without console.oidc" $option) -}}{{- end -}}
 {{- end -}}
 
-{{- $password := "://[^/\"]*@" -}}
-{{- if regexMatch $password (toJson $config) -}}{{- fail "gateway.config: an address with a user or a password stands in a ConfigMap, for many to read" -}}{{- end -}}
+{{- if include "dragoman.holdsLogin" (toJson $v.console.oidc) -}}{{- fail "console.oidc: an address with a user or a password stands in a ConfigMap, for many to read" -}}{{- end -}}
+{{- if include "dragoman.holdsLogin" (toJson $config) -}}{{- fail "gateway.config: an address with a user or a password stands in a ConfigMap, for many to read" -}}{{- end -}}
 {{- range $file := regexFindAll "/run/dragoman/secrets/[^/\"]+/" (toJson $config) -1 -}}
   {{- if not (hasKey $v.gateway.secrets (base $file)) -}}{{- fail (printf "gateway.secrets: has no %s, in whose folder gateway.config names a file" (base $file)) -}}{{- end -}}
 {{- end -}}
@@ -233,7 +233,7 @@
   {{- range $header, $_ := $model.gateway.headers -}}
     {{- if regexMatch "(?i)(authorization|cookie|key|token|secret|password)" $header -}}{{- include "dragoman.refuse" (list $of "gateway.headers" (printf "%s may hold a secret; set headersSecret" $header)) -}}{{- end -}}
   {{- end -}}
-  {{- if regexMatch $password (toJson $model.gateway) -}}{{- include "dragoman.refuse" (list $of "gateway" "an address with a user or a password stands in a ConfigMap, for many to read") -}}{{- end -}}
+  {{- if include "dragoman.holdsLogin" (toJson $model.gateway) -}}{{- include "dragoman.refuse" (list $of "gateway" "an address with a user or a password stands in a ConfigMap, for many to read") -}}{{- end -}}
   {{- if and $model.sequences (hasKey $model.gateway "max_in_flight") -}}{{- include "dragoman.refuse" (list $of "gateway.max_in_flight" "is set by sequences already") -}}{{- end -}}
   {{- if and $model.caSecret.name $model.runs -}}{{- include "dragoman.refuse" (list $of "caSecret.name" "has no effect without urls") -}}{{- end -}}
   {{- if and $model.runs (hasKey (default dict (get $v.models $name)) "backend") -}}{{- include "dragoman.refuse" (list $of "backend" "has no effect without urls; the chart's own workers are chosen by engine") -}}{{- end -}}
@@ -256,6 +256,7 @@
 {{- $of := . -}}{{- $v := .root.Values -}}{{- $model := .model -}}{{- $cache := $model.cache -}}
 {{- include "dragoman.guardPod" (merge (dict "main" "worker") $of) -}}
 {{- $several := or (gt (int $model.replicas) 1) (gt (int $model.nodes) 1) $model.autoscaling.enabled -}}
+{{- if include "dragoman.holdsLogin" (toJson $model.args) -}}{{- include "dragoman.refuse" (list $of "args" "an address with a user or a password stands in the Pod, for many to read; take it from a Secret by env") -}}{{- end -}}
 {{- if eq $model.engine "vllm" -}}
   {{- if not $model.model -}}{{- include "dragoman.refuse" (list $of "model" "name the model, or say in urls where its workers are") -}}{{- end -}}
   {{- $own := list "--model" "--served-model-name" "--host" "--port" "--uds" "--grace" "--start-timeout" "--register" "--namespace" "--redis-password-file" "--redis-ca-file" "--max-num-seqs" "--api-key" "--nnodes" "--node-rank" "--master-addr" "--headless" -}}
@@ -397,8 +398,20 @@
 {{- $own := "^DRAGOMAN_(CONFIG|AUTH|KEYS_FILE|LISTEN__(HOST|PORT)|METRICS__(ENABLED|LISTEN)|RELAY__(DRAIN|NOTICE)_S|REDIS__(ADDRESSES|URL|MODE|NAMESPACE))$" -}}
 {{- range .model.env -}}
   {{- if and (eq $of.main "gateway") (regexMatch $own .name) -}}{{- include "dragoman.refuse" (list $of "env" (printf "%s: the chart sets this option itself" .name)) -}}{{- end -}}
-  {{- if and .value (regexMatch "(?i)(^|_)(TOKEN|KEY|PASSWORD|PASSWD|SECRET|CREDENTIALS|HEADERS)$" .name) -}}{{- include "dragoman.refuse" (list $of "env" (printf "%s may hold a secret; take it from one by valueFrom" .name)) -}}{{- end -}}
 {{- end -}}
+{{- range $part := list "env" "initContainers" "sidecars" -}}
+  {{- $variables := default list (get $of.model $part) -}}
+  {{- if ne $part "env" -}}{{- $variables = list -}}{{- range get $of.model $part -}}{{- $variables = concat $variables (default list .env) -}}{{- end -}}{{- end -}}
+  {{- range $variables -}}
+    {{- if and .value (regexMatch "(?i)(^|_)(TOKEN|KEY|PASSWORD|PASSWD|SECRET|CREDENTIALS|HEADERS)$" .name) -}}{{- include "dragoman.refuse" (list $of $part (printf "%s may hold a secret; take it from one by valueFrom" .name)) -}}{{- end -}}
+    {{- if include "dragoman.holdsLogin" (toString .value) -}}{{- include "dragoman.refuse" (list $of $part (printf "%s has an address with a user or a password; take it from a Secret by valueFrom" .name)) -}}{{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* "true" for a text with an address that has a user or a password. What Kubernetes writes in later, `$(NAME)`, is none. */ -}}
+{{- define "dragoman.holdsLogin" -}}
+{{- if regexMatch "://[^/\\s\"@]*[^/\\s\":@][^/\\s\"]*@" (regexReplaceAll "[$][(][^)]*[)]" . "") }}true{{ end -}}
 {{- end -}}
 
 {{- /* A list of mappings -> how often each is there by what Kubernetes tells them apart by, JSON. */ -}}

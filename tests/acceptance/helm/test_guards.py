@@ -44,6 +44,9 @@ LABELS = [
 MOUNT = {"name": "v", "mountPath": "/v"}
 HOST = {"ip": "192.0.2.1", "hostnames": ["h"]}
 SPREAD = {"topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule", "maxSkew": 1}
+SECRET = {"name": "TOKEN", "value": "1"}
+LOGIN = {"name": "HTTPS_PROXY", "value": "http://u:p@proxy:3128"}
+CONTAINERS = ("initContainers", "sidecars")
 # Faults in additions to a Pod, of gateways and workers alike.
 ADDED: list[tuple[str, str, Any]] = [
     ("resources", "requests more of cpu than its limit", {"requests": {"cpu": "1100m"}, "limits": {"cpu": 1}}),
@@ -54,7 +57,15 @@ ADDED: list[tuple[str, str, Any]] = [
     ("volumeMounts", "there is no volume v", [MOUNT]),
     ("hostAliases", "192.0.2.1 is there twice", [HOST, HOST]),
     ("topologySpreadConstraints", "rack, DoNotSchedule is there twice", [SPREAD, SPREAD]),
-    ("env", "TOKEN may hold a secret; take it from one by valueFrom", [{"name": "TOKEN", "value": "1"}]),
+    ("env", "TOKEN may hold a secret; take it from one by valueFrom", [SECRET]),
+    *(
+        (part, "HTTPS_PROXY has an address with a user or a password; take it from a Secret by valueFrom", value)
+        for part, value in (("env", [LOGIN]), *((part, [{"name": "c", "env": [LOGIN]}]) for part in CONTAINERS))
+    ),
+    *(
+        (part, "TOKEN may hold a secret; take it from one by valueFrom", [{"name": "c", "env": [SECRET]}])
+        for part in CONTAINERS
+    ),
     ("sidecars", "s is the name of another container", [{"name": "s"}, {"name": "s"}]),
     ("initContainers", "i is the name of another container", [{"name": "i"}, {"name": "i"}]),
 ]
@@ -127,6 +138,10 @@ def test_a_bad_combination_is_refused_by_the_name_of_the_value(
         {"gateway": {"secrets": {"a": "s"}, "volumeMounts": [{"name": "secrets-a", "mountPath": "/a"}]}},
         {**model(gateway={"aliases": ["claude-*", "a"]}), "test": {"model": "a"}},
         model(resources={"limits": {"nvidia.com/gpu": 4}}, gpus=0),
+        {"gateway": {"env": [{"name": "HTTPS_PROXY", "value": "http://$(USER):$(PASS)@proxy:3128"}]}},
+        model(
+            env=[{"name": "NOTE", "value": "http://proxy:3128/@a is of me@site"}, {"name": "A", "value": "http://a"}]
+        ),
         model(volumeMounts=[{"name": "cache", "mountPath": "/weights"}], topologySpreadConstraints=[SPREAD]),
         {"models": {"m": {"model": "org/m"}, "u": {"urls": ["http://u"], "egressPorts": [1], "egressTo": []}}},
     ],
