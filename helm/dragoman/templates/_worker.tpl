@@ -136,11 +136,11 @@ dragoman-role: {{ default "leader" .role }}
       name: {{ . }}
       key: {{ $model.hubTokenKey }}
 {{- end }}
-{{- with $model.apiKeySecret.name }}
+{{- if and $model.apiKeySecret.name (ne (default "" .role) "rank") }}
 - name: VLLM_API_KEY
   valueFrom:
     secretKeyRef:
-      name: {{ . }}
+      name: {{ $model.apiKeySecret.name }}
       key: {{ $model.apiKeySecret.key }}
 {{- end }}
 {{- end }}
@@ -162,6 +162,11 @@ evicts: an amount that the model leaves out is its engine's. */ -}}
 {{- toYaml $resources -}}
 {{- end -}}
 
+{{- /* "true" for a Pod that registers; those of a group that only compute call nobody outside it. */ -}}
+{{- define "dragoman.callsRedis" -}}
+{{- if and .model.registers (ne (default "" .role) "rank") }}true{{ end -}}
+{{- end -}}
+
 {{- define "dragoman.workerMounts" -}}
 - name: cache
   mountPath: {{ .model.cache.mountPath }}
@@ -172,7 +177,7 @@ evicts: an amount that the model leaves out is its engine's. */ -}}
   mountPath: /dev/shm
 - name: tmp
   mountPath: /tmp
-{{- if .model.registers }}
+{{- if include "dragoman.callsRedis" . }}
 {{- if include "dragoman.redisPassword" .root }}
 - name: redis
   mountPath: /run/dragoman/redis
@@ -216,7 +221,7 @@ evicts: an amount that the model leaves out is its engine's. */ -}}
     sizeLimit: {{ .model.shm }}
 - name: tmp
   emptyDir: {}
-{{- if .model.registers }}
+{{- if include "dragoman.callsRedis" . }}
 {{- $redis := .root.Values.redis }}
 {{- if include "dragoman.redisPassword" .root }}
 - name: redis

@@ -15,6 +15,7 @@ from gateway.config import load
 from tests.acceptance.helm import chart
 from tests.acceptance.helm.chart import CHART, SETS, VALUES, container, find, helm, objects, pods
 from tests.acceptance.helm.schemas import custom, faults, minors
+from tests.acceptance.helm.test_guards import GOOD, model
 from tests.support.sampled import sampled
 from workers.embedded import cli as embedded
 from workers.registry import Registry
@@ -213,3 +214,20 @@ def test_the_gateway_reads_headers_from_secrets(tmp_path: Path, monkeypatch: pyt
     assert config.guards["personal-data"].headers == {"x-guard": "g"}
     assert config.models["Partner/hosted-model"].headers == {"x-api-key": "p"}
     assert "Bearer c" not in chart.text("hatches")
+
+
+@pytest.mark.parametrize("operator", ["LeaderWorkerSet", "RayCluster"])
+def test_pods_that_only_compute_have_no_secret_of_those_that_answer(operator: str) -> None:
+    external = {"addresses": ["redis.example:6379"], "tls": True, "caSecret": {"name": "ca"}}
+    redis = {"mode": "external", "existingSecret": "redis", "external": external}
+    options = {"nodes": 2, "gpus": 8, "multiNode": operator, "apiKeySecret": {"name": "worker-key"}}
+    among = chart.parsed(chart.template({**GOOD, **model(**options), "redis": redis}))
+    held = {}
+    for _, pod in pods(among):
+        one = pod["spec"]["containers"][0]
+        volumes = {volume["name"] for volume in pod["spec"]["volumes"] if "secret" in volume}
+        mounted = {mount["name"] for mount in one["volumeMounts"]} & {"redis", "redis-ca"}
+        variables = {variable["name"] for variable in one.get("env", []) if "valueFrom" in variable}
+        held[pod["metadata"]["labels"].get("dragoman-role")] = (volumes, mounted, variables)
+    assert held["leader"] == ({"redis", "redis-ca"}, {"redis", "redis-ca"}, {"VLLM_API_KEY"})
+    assert held["rank"] == (set(), set(), set())
