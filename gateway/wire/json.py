@@ -97,8 +97,10 @@ def members(request: Request) -> dict[str, Raw]:
         for name in _UNREAD_INTEGERS:
             raw = top.get(name)
             if raw is not None and _FRACTION.search(raw):
-                check_depth({name: raw})
-                top[name] = Raw(encode(_whole(_anything.decode(raw))))
+                whole = decoded(_in_integers, raw)
+                if whole is None:
+                    raise _not_json(name)
+                top[name] = whole
     return {name: raw for name, raw in top.items() if raw != NULL} if NULL in top.values() else top
 
 
@@ -221,7 +223,11 @@ def check_depth(values: dict[str, Raw]) -> None:
     """
     for name, raw in values.items():
         if not valid(raw):
-            raise GatewayError(Kind.BAD_REQUEST, f"'{name}' is not valid JSON", param=name, code="invalid_json")
+            raise _not_json(name)
+
+
+def _not_json(name: str) -> GatewayError:
+    return GatewayError(Kind.BAD_REQUEST, f"'{name}' is not valid JSON", param=name, code="invalid_json")
 
 
 def valid(raw: str | Raw) -> bool:
@@ -250,21 +256,29 @@ def encode_line(value: Any) -> bytes:
 
 def made_whole(request: Request, error: GatewayError) -> bool:
     """Whether a request that was refused by `error` must be read once more: `100.0` is accepted for an integer, as by
-    JSON Schema and vLLM. Rewrites such numbers in its body as integers, except in members in `_FREE`."""
+    JSON Schema and vLLM. Rewrites such numbers in its body as integers, except in members in `_FREE`. If one of these
+    members cannot be read, the refusal stands."""
     if error.code != "invalid_value" or "got `float`" not in error.message:
         return False
     top = members_of(request.body)
     changed = False
     for name, raw in top.items():
         if name not in _FREE and _FRACTION.search(raw):
-            value = _anything.decode(raw)
-            whole = _whole(value)
-            if whole is not value:
-                top[name] = Raw(encode(whole))
-                changed = True
+            whole = decoded(_in_integers, raw)
+            if whole is None:
+                return False
+            changed = changed or whole is not raw
+            top[name] = whole
     if changed:
         request.body = encode(top)
     return changed
+
+
+def _in_integers(raw: Raw) -> Raw:
+    """`raw` with whole floats as integers; `raw` itself if it has none. Raises as a decoder does."""
+    value = _anything.decode(raw)
+    whole = _whole(value)
+    return raw if whole is value else Raw(encode(whole))
 
 
 def _whole(value: Any) -> Any:

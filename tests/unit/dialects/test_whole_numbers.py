@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from gateway import backends, dialects
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.fields import Field, with_field
+from gateway.core.http import NeedsStored
 from gateway.core.messages import AnsweredFromStore, ListModels, Question
 from gateway.core.ports import Capabilities, Settings
 from gateway.translation import totals
@@ -94,3 +96,21 @@ def test_numbers_of_a_users_own_stay_as_they_are() -> None:
     outgoing = backends.create("vllm").write(op, Capabilities("m"))  # type: ignore[arg-type]
     assert b'"minimum": 1.0' in outgoing.body or b'"minimum":1.0' in outgoing.body
     assert json.loads(outgoing.body)["max_tokens"] == 5
+
+
+def nested(deep: int) -> bytes:
+    return b"[" * deep + b"1.5" + b"]" * deep
+
+
+@pytest.mark.parametrize(("name", "operation", "field"), CASES)
+def test_a_member_that_cannot_be_rewritten_is_refused(name: str, operation: str, field: Field) -> None:
+    """Once one number is not whole, the other members are read for such numbers, too."""
+    dialect = DIALECTS[name]
+    example = dialect.examples[operation][0]
+    request = asking(example, with_field(example.body, field, 5.5))
+    own = request.body[:-1]
+    for value in (b"1e999", *map(nested, (100, 300, 480, 600, 900))):
+        for member in (b"user", b"prompt_logprobs", b"never_heard_of"):
+            request.body = b'%b,"%b":%b}' % (own, member, value)
+            with suppress(GatewayError, NeedsStored):
+                dialect.read(request)
