@@ -11,6 +11,7 @@ import pytest
 
 from gateway.core.errors import Kind
 from gateway.wire.openai.media.fields import FIELDS, FORMS, PATHS
+from gateway.wire.openai.requests.bounds import RANGES
 from tests.support.harness import Stack, until
 from tests.unit.app.hearing import ASKED, DRAW, EDIT, LARGE, SPEECH, VLLM, config, events, gateway, send, told
 from tests.unit.app.media import (
@@ -119,6 +120,14 @@ def test_what_is_wrong_is_told(hearing: tuple[Stack, Worker], body: bytes, statu
     before = len(worker.asked)
     assert told(send(stack, body)) == (status, code)
     assert len(worker.asked) == before
+
+
+@pytest.mark.parametrize("name", [*RANGES, "n"])
+def test_what_is_not_a_number_is_refused_by_its_name(hearing: tuple[Stack, Worker], name: str) -> None:
+    stack, _ = hearing
+    for value in ("[" * 1200, "1e400", '"\\ud800"', "9" * 5000):
+        got = send(stack, sound(**{name: value}))
+        assert (*told(got), got.json()["error"]["param"]) == (400, "invalid_value", name), value[:10]
 
 
 def test_other_types_of_bodies_are_refused(hearing: tuple[Stack, Worker]) -> None:

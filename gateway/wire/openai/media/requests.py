@@ -172,7 +172,7 @@ def _check_numbers(given: dict[str, str]) -> None:
         if given.get(name):
             try:
                 numbers[name] = msgspec.json.decode(given[name])
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError):
                 raise bad_value(name, f"'{name}' must be a number") from None
     validate(numbers, RANGES)
     n = numbers.get("n", 1)
