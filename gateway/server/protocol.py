@@ -273,7 +273,7 @@ class HttpProtocol(ClientConnection):
     def on_header(self, name: bytes, value: bytes) -> None:
         # Called for each field, so all that can wait is done for all of them at the end of the head.
         if self._part is HEAD:  # else a trailer: nothing here reads them, and a header they must not become
-            self.headers.append((name.lower(), value))
+            self.headers.append((name.lower(), value.rstrip(b" \t")))  # RFC 9112, section 5
 
     def on_headers_complete(self) -> None:
         if self._resumed:
@@ -295,7 +295,7 @@ class HttpProtocol(ClientConnection):
             raise HttpError(400, "invalid_request", "the Host header must be a host, and a port if any")
         self._body_chunked = b"transfer-encoding" in names
         if self._body_chunked:
-            if any(name == b"transfer-encoding" and value.strip().lower() != b"chunked" for name, value in headers):
+            if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in headers):
                 raise HttpError(400, "invalid_request", "the only Transfer-Encoding spoken here is chunked")
             if version != "1.1":
                 raise HttpError(400, "invalid_request", "Transfer-Encoding needs HTTP/1.1")

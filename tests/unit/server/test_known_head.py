@@ -167,6 +167,25 @@ def test_so_does_anything_cut_anywhere(body: bytes, cuts: list[int]) -> None:
     asyncio.run(compare(*blocks))
 
 
+@pytest.mark.parametrize("size", [1, 1000])
+async def test_white_space_around_a_value_is_not_a_part_of_it(size: int) -> None:
+    """RFC 9112, section 5. Where the head is known, too."""
+    fields = [(b"host", b"x"), (b"expect", b"100-continue"), (b"content-length", b"4"), (b"a", b"b \t c"), (b"d", b"")]
+    head = b"POST /v1/x HTTP/1.1\r\n%b\r\n" % b"".join(b"%b: \t%b \t \r\n" % field for field in fields)
+    last = b"POST / HTTP/1.1\r\nHost: x\t\r\nTransfer-Encoding: Chunked \r\nConnection: close \r\n\r\n0\r\n\r\n"
+    served = Served()
+    for message in (head + b"0123", USUAL.replace(b"one", b"one "), USUAL.replace(b"one", b"one "), last):
+        await served.get(*(message[at : at + size] for at in range(0, len(message), size)))
+    assert served.refusals == []
+    assert served.far.written.startswith(b"HTTP/1.1 100 Continue\r\n")
+    assert [len(body) for _, body in served.requests] == [4, 7, 7, 0]
+    assert served.requests[0][0]["headers"] == fields
+    values = [value for scope, _ in served.requests for _, value in scope["headers"]]
+    assert values == [value.strip(b" \t") for value in values]
+    assert served.far.closing
+    served.end()
+
+
 async def test_a_known_head_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     served = Served()
     await served.get(USUAL)
