@@ -79,7 +79,7 @@ class Answer:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._head:  # else a trailer
-            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1").rstrip(" \t")
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()

@@ -242,6 +242,15 @@ def test_the_charset_of_a_page_is_used(site: Web, charset: str, body: bytes) -> 
     assert page.text == body.decode(charset)
 
 
+async def test_white_space_behind_a_value_is_not_a_part_of_it() -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(b"HTTP/1.1 302 Found\r\nLocation: /a \t\r\nContent-Length: 0 \r\n\r\n")
+    answer = exchange.Answer(reader, asyncio.Lock())
+    await answer.head()
+    assert answer.headers == {"location": "/a", "content-length": "0"}
+    answer.close()
+
+
 HOSTS = (
     "a.example",
     "[",
