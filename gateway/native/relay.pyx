@@ -26,7 +26,7 @@ cdef enum:
     MOST_OUT = 16384  # the most bytes that it becomes
     MOST_DIGITS = 4  # of a chunk's size
     MOST_TEMPLATES = 8  # chunk_template.TRIES
-    MOST_NUMBER = 10  # digits of a token's id or of a count, as in chunk_template
+    MOST_NUMBER = 9  # digits of a token's id or of a count, as in chunk_template
     HEAD = 6  # MOST_DIGITS and CRLF: the most bytes in front of a client's chunk
 
 cdef enum:  # the parts of a `ChunkTemplate`

@@ -26,8 +26,9 @@ _HOLES = {
 _ID = re.compile(rb'"token_ids": ?\[(\d+)\]')
 # The two numbers that rise in vLLM's `continuous_usage_stats`.
 _USAGE = re.compile(rb'"usage": ?\{"prompt_tokens": ?\d+, ?"total_tokens": ?(\d+), ?"completion_tokens": ?(\d+)')
-# The most digits of a token id in an ordinary chunk. A chunk with a longer id is parsed, which checks the range.
-_DIGITS, _ZERO = 10, ord("0")
+# The most digits of a token's id or of a count in an ordinary chunk. A chunk with a longer one, which may be beyond the
+# range of views.Count, is parsed.
+_DIGITS, _ZERO = 9, ord("0")
 # The placeholder for the text while a template is made. No reply contains it by chance.
 MARK = rb"\u0001template\u0002"
 _TOKEN = 1_000_003

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.kernel.pump import Pump
 from gateway.native import BUILT
+from gateway.wire.openai.streams import reading
 from tests.laws.golden.test_golden import folder, kind, pieces, streams
 from tests.laws.golden.transcript import files, load
 from tests.support.sampled import examples, sampled
@@ -153,7 +154,7 @@ async def test_a_reply_that_grows_too_large(stage: Stage) -> None:
 
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("asked", [MESSAGES, IDS], ids=lambda asked: asked[0])
-async def test_numbers(stage: Stage, asked: Asked, number: bytes) -> None:
+async def test_numbers(stage: Stage, asked: Asked, number: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     wire = bytes if asked is MESSAGES else as_text
     ordinary = [framed(wire(numbered(str(one), b"%d" % one, asked is MESSAGES))) for one in range(10)]
     odd = framed(wire(numbered("t", number, asked is MESSAGES)))
@@ -162,6 +163,9 @@ async def test_numbers(stage: Stage, asked: Asked, number: bytes) -> None:
         python, native = await both(stage, turns(opening, *ordinary, odd, *last), asked)
         assert native.relayed > 6
         same(python, native)
+        with monkeypatch.context() as patched:
+            patched.setattr(reading, "TRIES", 0)  # each chunk is parsed
+            same(python, await stage.play(turns(opening, *ordinary, odd, *last), False, asked))
 
 
 @pytest.mark.parametrize("asked", [CHAT, pytest.param(MESSAGES, marks=pytest.mark.long)], ids=lambda asked: asked[0])

@@ -208,6 +208,18 @@ def test_a_text_reader_says_the_same_with_and_without(datas: list[bytes], cuts: 
     assert _said(quick.eof()) == _said(slow.eof())
 
 
+@pytest.mark.parametrize("number", [10**9 - 1, 2**31 - 1, 2**31, 9_999_999_990])
+@pytest.mark.parametrize("usage", [True, False])
+def test_a_number_beyond_its_range_is_refused_with_and_without(number: int, usage: bool) -> None:
+    quick, slow = ChatReader(CHAT), ChatReader(CHAT)
+    slow.tries = 0
+    chunks = [counted("a", most, one) if usage else chunk("a", token_ids=[one]) for most, one in ((7, 2), (8, 3))]
+    odd = (counted("a", number, 4), counted("a", 9, number)) if usage else (chunk("a", token_ids=[number]),)
+    for data in (*chunks, *odd, chunk("", finish_reason="stop"), b"[DONE]"):
+        assert _said(quick.feed(sse.frame(data))) == _said(slow.feed(sse.frame(data)))
+    assert quick.over
+
+
 def _relay(model: str, *, chat: bool) -> PassthroughLane:
     return PassthroughLane(Asked(Raw(encode(model)), chat, 1, False), Passthrough(lambda error: error.message.encode()))
 
