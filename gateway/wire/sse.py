@@ -11,6 +11,9 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.http import Headers
 
 MAX_FRAME = 8 * 1024 * 1024
+# The most lines of an event above _FEW_BYTES. Events of servers have a few; a million takes half a second.
+_MOST_LINES = 4096
+_FEW_BYTES = 1 << 16
 _BOM = b"\xef\xbb\xbf"
 _KEEPALIVES = frozenset({b"ping", b"keepalive", b"keep-alive", b"heartbeat"})
 """Types of events by which servers keep a stream alive."""
@@ -33,7 +36,7 @@ class Frame(Struct):
 
 class Reader:
     """Takes blocks cut anywhere and returns whole frames. An unfinished frame at the end is never returned, as the
-    standard requires. Raises GatewayError(UPSTREAM) if one frame exceeds `max_frame` bytes.
+    standard requires. Raises GatewayError(UPSTREAM) if one frame exceeds `max_frame` bytes, or has too many lines.
 
     idle: nothing is buffered, so the next block begins a frame.
     """
@@ -86,13 +89,18 @@ class Reader:
         if start:
             del self._tail[:start]
         if len(self._tail) > self._max:
-            self._tail.clear()  # the error's traceback may keep this reader for a while
-            raise GatewayError(Kind.UPSTREAM, "the worker sent an event that never ends", code="upstream_malformed")
+            raise self._malformed("that never ends")
         self.idle = not (self._tail or self._cr or self._at_start)
         return frames
 
-    @staticmethod
-    def _parse(piece: bytes, frames: list[Frame]) -> None:
+    def _malformed(self, what: str) -> GatewayError:
+        self._tail.clear()  # the error's traceback may keep this reader for a while
+        return GatewayError(Kind.UPSTREAM, f"the worker sent an event {what}", code="upstream_malformed")
+
+    def _parse(self, piece: bytes, frames: list[Frame]) -> None:
+        if len(piece) > _FEW_BYTES and piece.count(b"\n") >= _MOST_LINES:
+            del piece  # likewise
+            raise self._malformed("of too many lines")
         data: list[bytes] = []
         event = b""
         for line in piece.split(b"\n"):

@@ -30,7 +30,7 @@ LINES = {
     "gateway/tools": 534,
     "gateway/translation": 1_913,
     "gateway/transport": 1_736,
-    "gateway/wire": 8_206,
+    "gateway/wire": 8_214,
     "workers": 490,
     "workers/embedded": 370,
     "workers/simulated": 1125,

@@ -197,15 +197,33 @@ def test_many_frames_in_one_block_may_exceed_the_limit_of_one() -> None:
     assert len(reader.feed((b"data: " + b"x" * 40 + b"\r\n\r\n") * 10)) == 10
 
 
-def test_of_a_frame_that_never_ends_nothing_is_kept() -> None:
+@pytest.mark.parametrize("before", [b"", b"data: 1\n\n"], ids=["slow", "quick"])
+def test_a_long_frame_may_have_thousands_of_lines_and_no_more(before: bytes) -> None:
+    lines = [b"data: 0123456789abcdef"] * 4096
+    reader = Reader()
+    reader.feed(before)
+    assert reader.feed(b"\n".join(lines) + b"\n\n") == [Frame(b"\n".join(line[6:] for line in lines))]
+    for more in (b"data: 2", b":", b"x"):
+        reader = Reader()
+        reader.feed(before)
+        error = raised(reader.feed, b"\n".join([*lines, more]) + b"\n\n")
+        assert (error.kind, error.code) == (Kind.UPSTREAM, "upstream_malformed")
+
+
+def test_a_short_frame_may_have_any_number_of_lines() -> None:
+    assert Reader().feed(b"data:\n" * 10_000 + b"\n") == [Frame(b"\n" * 9_999)]
+
+
+@pytest.mark.parametrize(("filling", "end"), [(b"xx", b"x" * 65_536), (b"x\n", b"\n\n")])
+def test_nothing_is_kept_of_a_frame_that_is_refused(filling: bytes, end: bytes) -> None:
     """The error's traceback refers to the reader: as long as that is kept, the frame would be."""
     reader = Reader(max_frame=4_000_000)
     tracemalloc.start()
     try:
         for _ in range(61):
-            reader.feed(b"x" * 65_536)
+            reader.feed(filling * 32_768)
         with pytest.raises(GatewayError) as raised:
-            reader.feed(b"x" * 65_536)
+            reader.feed(end)
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
