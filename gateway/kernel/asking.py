@@ -12,7 +12,7 @@ from gateway.core.routing_facts import RoutingFacts
 from gateway.kernel.call import Call
 from gateway.kernel.deadlines import Waits, for_request
 from gateway.kernel.models import ServedModel
-from gateway.kernel.other_models import CHOSEN, CONTEXT_LENGTH, NONE, SPLIT, reason_of, routed_headers
+from gateway.kernel.other_models import CHOSEN, CONTEXT_LENGTH, NONE, SPLIT, UNAVAILABLE, reason_of, routed_headers
 from gateway.offload import Share, offload
 from gateway.translation.ability import refuse_beyond
 
@@ -31,6 +31,8 @@ async def ask_models(call: Call) -> None:
         _route_to(call, named, chosen, routed)
     if other_models.fallback:
         call.untouched = copy(call.op)
+        if UNAVAILABLE in other_models.on:
+            call.fallbacks = [name for name in other_models.fallback if call.principal.may_use(name)]
     try:
         await ask_model(call, served)
         return
@@ -41,17 +43,21 @@ async def ask_models(call: Call) -> None:
         failure, mark = error, reply.mark()
         before = record.asked, record.routed, record.worker, record.served, record.picked, record.prefill
     failure.release_frames()
-    for name in other_models.fallback:
-        fallback = models[name]
-        if not call.principal.may_use(name) or (why == CONTEXT_LENGTH and not _longer(fallback, served)):
-            continue
+    left = [
+        name
+        for name in other_models.fallback
+        if call.principal.may_use(name) and (why != CONTEXT_LENGTH or _longer(models[name], served))
+    ]
+    while left:
+        name, *left = left
+        call.fallbacks = left
         reply.return_to(begun)
         record.limit = record.worker = record.picked = record.prefill = None
         record.served = UNSET
         _route_to(call, named, name, why)
         try:
             call.op = copy(call.untouched)
-            await ask_model(call, fallback)
+            await ask_model(call, models[name])
             return
         except GatewayError as error:
             if not reply.unseen or error.final:

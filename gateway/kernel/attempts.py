@@ -10,7 +10,6 @@ from gateway.core.errors import GatewayError, Kind
 from gateway.core.ports import WorkerHandle
 from gateway.core.routing_facts import RoutingFacts
 from gateway.kernel.call import Call
-from gateway.kernel.other_models import UNAVAILABLE
 from gateway.kernel.visit import Visit
 
 _PROBED_S = 0.25
@@ -155,9 +154,8 @@ async def _acquire(call: Call, lost: bool) -> WorkerHandle:
 
 def _may_wait(call: Call) -> bool:
     """Whether a request that has lost its worker may wait for one to return: the client has seen a part of the reply,
-    or no fallback is there."""
-    others = call.served.other_models
-    return call.reply.committed or others is None or not others.fallback or UNAVAILABLE not in others.on
+    or no fallback is left."""
+    return call.reply.committed or not call.fallbacks
 
 
 def _visit(call: Call, worker: WorkerHandle, routing: RoutingFacts | None) -> Visit:

@@ -95,6 +95,7 @@ class Call:
     reply_at    when a worker's whole reply had come: what follows is not the worker's time
     counted     until when the record has the times of waits and visits, in seconds of the clock
     finishes    why the choices of a plain reply ended, if the request is traced
+    fallbacks   models that are asked if the workers of `served` are not there; none once the client has seen a part
     chosen      the model that a feature has chosen to answer in place of the one that is meant; None for that one
     awaits      what has to be awaited before a worker is asked: meanwhile the request is written
     apart_ms    time that is neither the gateway's own nor that of workers
@@ -132,6 +133,7 @@ class Call:
     hold: Hold | None = None
     keeps_body = keeps_op = False
     finishes: Sequence[str] = ()
+    fallbacks: Sequence[str] = ()
     chosen: str | None = None
     awaits: Awaitable[None] | None = None
     apart_ms = 0.0
@@ -353,7 +355,7 @@ class Call:
         if self.prompt is None:
             self.prompt = runtime.estimate(op)
         if self.untouched is not None:
-            self.untouched = None
+            self.untouched, self.fallbacks = None, ()
         if not self.sent_text.keep(self.outgoing.request):
             self.outgoing.forget()
         self.request.body = b""

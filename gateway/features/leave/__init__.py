@@ -15,7 +15,6 @@ from gateway.core.ports import Moves, WorkerHandle
 from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Attempt, Failure, Feature
-from gateway.kernel.other_models import UNAVAILABLE
 from gateway.kernel.runtime import ActiveRequests
 from gateway.kernel.visit import Visit
 
@@ -125,13 +124,7 @@ def _may_move(call: Call, visit: Visit, error: GatewayError) -> bool:
     served, retries = call.served, call.runtime.retries
     if call.record.attempts < retries.attempts and served.pool.may_serve([*call.tried, visit.worker]):
         return visit.ejected or error.code == LEAVING or retries.spend()
-    others = served.other_models
-    return (
-        others is not None
-        and call.untouched is not None
-        and UNAVAILABLE in others.on
-        and any(call.runtime.models[name].pool.ready for name in others.fallback)
-    )
+    return any(call.runtime.models[name].pool.ready for name in call.fallbacks)
 
 
 def build(parts: Parts) -> Built:

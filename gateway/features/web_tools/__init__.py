@@ -125,6 +125,7 @@ class Rounds(Delivery):
             try:
                 if lane is not None:
                     call.reply.pause()
+                    call.fallbacks = ()  # the client has seen a part
                 await self._run_tools()
                 if rounds.over:
                     await self._end()
@@ -132,7 +133,7 @@ class Rounds(Delivery):
                 await self._next()
                 await self._ask(call)
             except GatewayError:
-                # No other model goes on: the client has seen a part.
+                # No other model goes on.
                 call.reply.committed = call.reply.committed or lane is not None
                 raise
             finally:

@@ -262,6 +262,17 @@ def test_a_fallback_does_not_begin_anew_what_was_seen(service: Web) -> None:
             assert [block.get("text") for block in message["content"]].count("Look.") == 1
 
 
+@pytest.mark.parametrize("first", [{}, {"text": "Look."}])
+def test_a_late_round_stays_where_no_fallback_may_answer(service: Web, first: dict[str, Any]) -> None:
+    rounds = {**first, "tool_calls": [call("web_search", query="a")]}, {"text": "It rains."}
+    late = {"fallback": ["m"], "deadlines": {"first_token_s": 0.1}}
+    with fleet(tools(service), late=late) as stack:
+        stack.sims[1].fault("stall:0.4@before", count=1, skip=1, path="/v1/chat/completions")
+        message = post(stack, asked(*rounds, model="late"), stream=True)
+        assert message["content"][-1]["text"] == "It rains."
+        assert (stack.record()["outcome"], stack.record()["attempts"], stack.record()["moved"]) == ("ok", 2, [])
+
+
 def test_a_client_that_leaves_ends_the_search(service: Web) -> None:
     service.held.clear()
     with Stack(config={**tools(service), "relay": {"keepalive_s": 0.1}}) as stack:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from hashlib import sha256
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.support.harness import Stack, until
+from tests.support.harness import PROBED, Stack, until
 from tests.unit.features.resume.broken import TEXT, Streaming, posted, text_of
 from tests.unit.kernel.asking import PATH, chat, scripted
 
@@ -69,6 +71,65 @@ def test_a_late_first_token_is_asked_of_a_fallback() -> None:
             record = stack.record()
             assert (record["model"], record["routed"], record["moved"]) == ("n", "unavailable", ["late"])
             assert record["workers"] == [stack.sim.url, other.sim.url]
+
+
+KEY = "k-narrow"
+OUT_OF_REACH = ["the key may not use it", "it is that of a fallback"]
+
+
+def out_of_reach(why: str, url: str, away: str, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(a configuration whose model `m`, with these options, has a fallback that is ready, at `url`, and that the
+    request is not sent to; the members of the request)."""
+    served = {"backend": "vllm", "upstream_model": "sim"}
+    models = {
+        "a": {**served, "workers": [away], "fallback": ["m"]},
+        "m": {"fallback": ["n"], **options},
+        "n": {**served, "workers": [url]},
+    }
+    if why == OUT_OF_REACH[1]:
+        return {"models": models}, {"model": "a"}
+    key = {"hash": f"sha256:{sha256(KEY.encode()).hexdigest()}", "models": ["m"]}
+    return {"models": models, "keys": {"k": key}}, {"model": "m"}
+
+
+@pytest.mark.parametrize("why", OUT_OF_REACH)
+def test_a_late_first_token_is_waited_for_if_no_fallback_is_left(why: str) -> None:
+    with Stack(({}, {})) as other:
+        url, away = (sim.url for sim in other.sims)
+        other.sims[1].fault("status:503")
+        config, members = out_of_reach(why, url, away, deadlines={"first_token_s": 0.1})
+        with Stack(config=config) as stack:
+            stack.sim.fault("stall:0.4@before", 1)
+            body = {**chat(scripted(text=TEXT), stream=True), **members}
+            reply = httpx.post(stack.url + PATH, json=body, headers={"authorization": f"Bearer {KEY}"}, timeout=30)
+            assert text_of(reply.content) == TEXT
+            assert (stack.record()["model"], stack.record()["moved"]) == ("m", [])
+
+
+@pytest.mark.parametrize("why", OUT_OF_REACH)
+def test_a_worker_that_returns_is_waited_for_if_no_fallback_is_left(why: str) -> None:
+    with Stack(({}, {})) as other:
+        url, away = (sim.url for sim in other.sims)
+        other.sims[1].fault("status:503")
+        config, members = out_of_reach(why, url, away)
+        with Stack(config={**config, **PROBED, "retry": {"wait_s": 60}}) as stack:
+            stack.sim.fault("die@before", 1)
+            body = {**chat(scripted(text=TEXT)), **members}
+            replies: list[httpx.Response] = []
+
+            def ask() -> None:
+                headers = {"authorization": f"Bearer {KEY}"}
+                replies.append(httpx.post(stack.url + PATH, json=body, headers=headers, timeout=30))
+
+            asking = threading.Thread(target=ask)
+            asking.start()
+            pool = stack.gateway.deployment.pools["m"]
+            until(lambda: bool(replies) or (not pool.ready and pool.waiting == 1))
+            stack.sim.fault("")
+            stack.run(stack.sim.start())
+            asking.join(30)
+            assert [reply.status_code for reply in replies] == [200]
+            assert stack.record()["model"] == "m"
 
 
 def test_what_has_begun_is_not_late() -> None:
