@@ -23,7 +23,8 @@ async def ask_workers(call: Call) -> None:
     """The innermost `workers`: returns when the client has its reply. Another worker is asked while that may help.
     Raises the GatewayError of the last attempt. Writes into the record: attempts, worker, workers, picked."""
     record, reply, way = call.record, call.reply, call.way
-    before = record.attempts
+    if record.attempts:
+        call.attempts_before = record.attempts
     failure: GatewayError | None = None
     failed_at, lost = "", False
     if record.stream:
@@ -49,9 +50,7 @@ async def ask_workers(call: Call) -> None:
         except GatewayError as error:
             failed_at = visit.worker.address
             call.failed = call.failed or failed_at
-            visit.count = record.attempts - before
-            if error.upstream is not None and (error.detail is not None or error.why is not None):
-                call.runtime.observer.answered_with(record, failed_at, error)
+            _report(call, failed_at, error)
             if not await way.failure(call, visit, error):
                 if call.lane is not None and call.lane.done:
                     return  # the client has its reply all the same
@@ -60,6 +59,12 @@ async def ask_workers(call: Call) -> None:
                 call.tried = [*call.tried, visit.worker]
             failure, lost = error, reply.committed or error.broke or visit.moving is error
             error.release_frames()
+
+
+def _report(call: Call, worker: str, error: GatewayError) -> None:
+    """Reports what the worker itself has answered."""
+    if error.upstream is not None and (error.detail is not None or error.why is not None):
+        call.runtime.observer.answered_with(call.record, worker, error)
 
 
 def ask_worker(call: Call, visit: Visit) -> Awaitable[None]:

@@ -87,6 +87,7 @@ class Call:
     stage       how far it is; not a step of the way: reading, queued (for a worker), or visiting
     visit       the one that is under way
     tried       workers of `served` that failed, and are not asked again
+    attempts_before  of other models, and of rounds before this one
     failed      address of the worker whose visit failed first; None while none has
     lane        of the last stream that a worker began
     sent_text   keeps the text of the stream, for a worker that goes on with it
@@ -129,6 +130,7 @@ class Call:
     until: float | None = None
     stored_bytes = 0
     coding: str | None = None
+    attempts_before = 0
     failed: str | None = None
     hold: Hold | None = None
     keeps_body = keeps_op = False

@@ -49,7 +49,6 @@ class Visit:
     work     done in place of the delivery: the worker prepares the request for another one. None usually
     request  that the worker is sent in place of the call's own; None for that one
     repeated  set if the worker goes on with a stream: the end of its text, which the worker may repeat
-    count    how many visits the request has made by now, in this round of asking workers
     outcome  None until the pool has learned it
     exchange  the response under way, closed with the visit
     error    that ended the visit, or its stream; else None
@@ -77,7 +76,7 @@ class Visit:
     request: Request | None = None
     repeated: str | None = None
     beside: Visit | None = None
-    produced_before = count = 0
+    produced_before = 0
     first_output_at: float | None = None
     error: GatewayError | None = None
     moving: GatewayError | None = None
@@ -143,6 +142,13 @@ class Visit:
         """The worker was left out after the visit had begun. To answer its requests elsewhere adds no load, and
         ejections bound how often that happens."""
         return self.worker.generation != self._generation
+
+    @property
+    def count(self) -> int:
+        """The number of its attempt: at this model, in this round."""
+        call = self._call
+        assert call is not None
+        return call.record.attempts - call.attempts_before - (self.beside is not None)
 
     # -- the outcome: the first one counts --------------------------------------------------------------------------
 

@@ -122,7 +122,7 @@ def _may_move(call: Call, visit: Visit, error: GatewayError) -> bool:
     """Whether another worker, or a fallback, may answer a request of which the client has seen nothing. A move to
     another worker is taken from the retry budget, unless this one takes no more requests."""
     served, retries = call.served, call.runtime.retries
-    if call.record.attempts < retries.attempts and served.pool.may_serve([*call.tried, visit.worker]):
+    if visit.count < retries.attempts and served.pool.may_serve([*call.tried, visit.worker]):
         return visit.ejected or error.code == LEAVING or retries.spend()
     return any(call.runtime.models[name].pool.ready for name in call.fallbacks)
 

@@ -262,6 +262,16 @@ def test_a_fallback_does_not_begin_anew_what_was_seen(service: Web) -> None:
             assert [block.get("text") for block in message["content"]].count("Look.") == 1
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_late_round_moves_whatever_was_asked_before(service: Web, stream: bool) -> None:
+    search = [{"tool_calls": [call("web_search", query=query)]} for query in "abc"]
+    late = {"deadlines": {"first_token_s": 0.3, "unstreamed_s": 0.3}}
+    with Stack(({}, {}), {**tools(service), "models": {"m": late}}) as stack:
+        body = asked(*search, {"text": "It rains.", "fault": "stall:0.8@before"})
+        assert post(stack, body, stream=stream)["content"][-1]["text"] == "It rains."
+        assert (stack.record()["attempts"], stack.record()["moved"]) == (5, ["late"])
+
+
 @pytest.mark.parametrize("first", [{}, {"text": "Look."}])
 def test_a_late_round_stays_where_no_fallback_may_answer(service: Web, first: dict[str, Any]) -> None:
     rounds = {**first, "tool_calls": [call("web_search", query="a")]}, {"text": "It rains."}

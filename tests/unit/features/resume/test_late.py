@@ -73,6 +73,24 @@ def test_a_late_first_token_is_asked_of_a_fallback() -> None:
             assert record["workers"] == [stack.sim.url, other.sim.url]
 
 
+@pytest.mark.parametrize("what", ["a fallback", "a hedged request"])
+def test_what_was_asked_beside_its_workers_is_no_attempt_of_a_late_request(what: str) -> None:
+    late = {"policy": "round_robin", "deadlines": {"first_token_s": 0.4}}
+    with Stack(({}, {}, {})) as other:
+        urls = [sim.url for sim in other.sims]
+        for sim in other.sims[:2]:
+            sim.fault("stall:1.5@before", 1)
+        n = {"backend": "vllm", "upstream_model": "sim", "workers": urls, **late}
+        models = {"m": {"fallback": ["n"]}, "n": {**n, "hedge_s": 0.1} if what == "a hedged request" else n}
+        with Stack(config={"models": models, "retry": {"attempts": 2, "min_per_second": 100}}) as stack:
+            path, body = PATH, chat(scripted(text=TEXT), stream=True)
+            if what == "a hedged request":
+                path, body = "/v1/embeddings", {"model": "n", "input": "hi"}
+            stack.sim.fault("status:503")
+            assert httpx.post(stack.url + path, json=body, timeout=30).status_code == 200
+            assert (stack.record()["model"], stack.record()["moved"]) == ("n", ["late"])
+
+
 KEY = "k-narrow"
 OUT_OF_REACH = ["the key may not use it", "it is that of a fallback"]
 
