@@ -8,6 +8,7 @@ from copy import copy
 from msgspec import UNSET
 
 from gateway.core.errors import GatewayError
+from gateway.core.ports import Deadlines
 from gateway.core.routing_facts import RoutingFacts
 from gateway.kernel.call import Call
 from gateway.kernel.deadlines import Waits, for_request
@@ -130,10 +131,16 @@ async def answer(call: Call) -> None:
         prompt = 0
         if served.first_byte_per_token:
             prompt = routing.prompt or call.prompt or estimate(call.asked)
-        extra, keepalive_s = prompt * served.first_byte_per_token, runtime.relay.keepalive_s
-        outgoing.deadlines = for_request(served.deadlines, extra, waits, call.record.stream, keepalive_s)
+        outgoing.deadlines = deadlines_for(call, prompt)
     runtime.retries.earn()
     await call.way.workers(call)
+
+
+def deadlines_for(call: Call, prompt: int) -> Deadlines:
+    """The deadlines of each attempt with a prompt of so many tokens."""
+    served, waits = call.served, _limiting(call)
+    extra = prompt * served.first_byte_per_token
+    return for_request(served.deadlines, extra, waits, call.record.stream, call.runtime.relay.keepalive_s)
 
 
 async def _write_large(call: Call, share: Share) -> tuple[tuple[str, ...], RoutingFacts]:
@@ -149,9 +156,13 @@ async def _write_large(call: Call, share: Share) -> tuple[tuple[str, ...], Routi
 
 def _limit_time(call: Call, served: ServedModel) -> Waits | None:
     """Sets the deadline of the whole request. Returns how long its client waits, if that may shorten a deadline."""
-    waits, op = call.waits, call.asked
-    if waits is not None and waits.outlasts(served.deadlines):
-        waits = None
+    waits, op = _limiting(call), call.asked
     patience = waits.whole(op.stream, served.deadlines) if waits is not None else None
     call.limit_time(op.timeout, served.total_s, patience)
     return waits
+
+
+def _limiting(call: Call) -> Waits | None:
+    """How long its client waits, if that may shorten a deadline."""
+    waits = call.waits
+    return None if waits is None or waits.outlasts(call.served.deadlines) else waits

@@ -22,6 +22,7 @@ from gateway.core.messages import Chat, ServerCall
 from gateway.core.ports import Exchange, ServerTools, ServerToolWriter
 from gateway.core.usage import Usage
 from gateway.features import Built, Parts
+from gateway.kernel.asking import deadlines_for
 from gateway.kernel.call import Call
 from gateway.kernel.delivery import Delivery, carry_stream, conclude, respond_joined
 from gateway.kernel.feature import Failure, Feature, Step
@@ -163,9 +164,9 @@ class Rounds(Delivery):
         runtime, served, share, before = call.runtime, call.served, call.share, call.routing
         rounds.go_on(runtime.estimate, served.can.max_context)
         op = rounds.op
-        last = call.outgoing
-        call.outgoing = outgoing = Outgoing(served, call.record.id, share, call.context)
-        outgoing.deadlines, outgoing.finish = last.deadlines, last.finish
+        outgoing = Outgoing(served, call.record.id, share, call.context)
+        outgoing.deadlines, outgoing.finish = deadlines_for(call, rounds.prompt), call.outgoing.finish
+        call.outgoing = outgoing
         write = partial(outgoing.write, op, lambda _: rounds.prompt, grown=True)
         cut = await run_step(share, write)
         if cut:

@@ -357,6 +357,17 @@ def test_a_deadline_holds_for_all_rounds(service: Web) -> None:
         assert message["error"]["type"] == "timeout_error"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_round_with_a_longer_prompt_may_take_longer(service: Web, stream: bool) -> None:
+    service.answers["/page"] = (200, "text/plain", b"word " * 4000)
+    deadlines = {"first_byte_s": 0.2, "first_byte_per_1000_s": 1}
+    page = f"{service.url}/page"
+    rounds = {"tool_calls": [call("web_fetch", url=page)]}, {"text": "It is so.", "fault": "stall:1@before"}
+    with Stack(config={**tools(service), "deadlines": deadlines}) as stack:
+        message = post(stack, asked(*rounds, words=f"See {page} please."), stream=stream)
+        assert message["content"][-1]["text"] == "It is so."
+
+
 def test_tokens_of_all_rounds_count_on_the_clients_bound(stack: Stack) -> None:
     rounds = {"text": "a b c d e f g h", "tool_calls": [call("web_search", query="a")]}, {"text": "word " * 100}
     message = post(stack, asked(*rounds, max_tokens=40), stream=True)
