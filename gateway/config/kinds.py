@@ -47,6 +47,10 @@ _NOT_A_HOST = "must have a host name, or a valid address such as 10.0.0.1 or [::
 _OWN = """accept-encoding connection content-encoding content-length content-type expect host keep-alive
     proxy-authorization proxy-connection te trailer transfer-encoding upgrade"""
 OWN_HEADERS = frozenset(_OWN.split())
+SECRET_HEADER = re.compile(
+    "auth|cookie|credential|key|password|secret|session|token|sec-websocket|x-amz-", re.IGNORECASE
+)
+"""Found in the names of headers that may hold a secret."""
 
 
 class EnvironmentText(str):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import chain
 
 from gateway.config.faults import Faults, Path
-from gateway.config.kinds import header_fault
+from gateway.config.kinds import SECRET_HEADER, header_fault
 from gateway.config.request_policies import RequestPolicy
 from gateway.config.rules import Facts, header_faults
 
-_SECRET = re.compile("auth|cookie|credential|key|password|secret|session|token|sec-websocket|x-amz-", re.IGNORECASE)
 _GATEWAYS = frozenset({"x-request-id", "traceparent", "tracestate"})
 """Headers that every request to a worker has already."""
 
@@ -28,10 +26,10 @@ def policies(facts: Facts) -> Faults:
         for header in policy.headers:
             if header.lower() in _GATEWAYS:
                 yield (*at, "headers", header), "is a header that workers get anyway"
-            elif _SECRET.search(header):
+            elif SECRET_HEADER.search(header):
                 yield (*at, "headers", header), "may hold a key: set that by api_key_file or headers of the model"
         for index, header in enumerate(policy.pass_headers):
-            if _SECRET.search(header):
+            if SECRET_HEADER.search(header):
                 yield (*at, "pass_headers", index), "may hold a client's key, which workers do not get"
             elif header.lower() in _GATEWAYS:
                 yield (*at, "pass_headers", index), "is a header that workers get anyway"

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from gateway.config.available import Available
 from gateway.config.faults import Message, Path
 from gateway.config.files import read_file, why
-from gateway.config.kinds import redis_server
+from gateway.config.kinds import SECRET_HEADER, redis_server
 from gateway.config.model import Config, Model
 from gateway.config.proxies import VARIABLES, proxy_url, variables
 from gateway.config.section import Section
@@ -94,14 +94,21 @@ def plain_secrets(config: Config) -> Iterator[str]:
     """The secrets that `config` holds, the URL of Redis aside."""
     held = [section.held(name) for _, section in _sections(config) for name in section.SECRETS if name != "url"]
     redis = config.redis.server.password if config.redis is not None else None
-    # A collector's key stands in a header, such as `Authorization: Bearer KEY`.
-    # That of a search service or of a guard, too.
+    # All of a collector's, a search service's or a guard's: `x-honeycomb-team` is a key, too.
     senders = (config.tracing, config.tools.web_search, *config.guards.values())
     headers = [value for sender in senders if sender is not None for value in sender.headers.values()]
     for model in config.models.values():
         urls = (model.held(name) for name in ("proxy", *VARIABLES))
-        headers += [urlsplit(proxy_url(url)).password or "" for url in urls if url is not None and "@" in url]
-    yield from (one for one in (*held, redis, *(value.split()[-1] for value in headers if value.strip())) if one)
+        held += [urlsplit(proxy_url(url)).password for url in urls if url is not None and "@" in url]
+        headers += [value for name, value in model.headers.items() if SECRET_HEADER.search(name)]
+    yield from (one for one in (*held, redis, *(one for value in headers for one in _in_header(value))) if one)
+
+
+def _in_header(value: str) -> Iterator[str]:
+    """What may be a secret in a header: `KEY`, `Bearer KEY`, `session=KEY; other=KEY`."""
+    for part in re.split("[;,]", value):
+        for word in part.split()[-1:]:
+            yield from (word, word.partition("=")[2])
 
 
 def _sections(config: Config) -> Iterator[tuple[Path, Section]]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import msgspec
+import pytest
 
 from gateway.app import KNOWN, Gateway
 from gateway.auth import Principal
@@ -16,6 +19,8 @@ from gateway.core.ports import dialect
 from gateway.core.sealing import Sealing
 from gateway.kernel.models import ServedModel
 from gateway.observe.log import Log
+from tests.support.harness import Stack, until
+from tests.support.standins.serving import Answering, serving
 
 CONFIGURED = """
 keys:
@@ -89,3 +94,51 @@ async def test_nothing_that_holds_a_secret_shows_it(tmp_path: Path) -> None:
     shown = {type(one) for one, _ in holders}
     assert ServedModel in shown
     assert set(_settings()) - shown == set(WITHOUT_SECRETS), "another class of settings: does it hold a secret?"
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "secret"),
+    [
+        ("x-api-key", "canary-of-a-header", "canary-of-a-header"),
+        ("x-upstream-auth", "Bearer canary-of-a-header", "canary-of-a-header"),
+        ("cookie", "session=canary-of-a-header; lang=en", "canary-of-a-header"),
+        ("cookie", "lang=en; session=canary-of-a-header", "canary-of-a-header"),
+        ("x-project", "canary-of-no-secret", None),
+    ],
+)
+def test_a_worker_that_repeats_the_secret_of_its_header(header: str, value: str, secret: str | None) -> None:
+    class Repeating(Answering):
+        """As a proxy before a worker, which names the key that it does not know."""
+
+        def repeated(self) -> bytes:
+            words = f"not known: {self.headers[header].removeprefix('session=').removeprefix('Bearer ')}"
+            return json.dumps({"error": {"message": words, "code": 400}}).encode()
+
+        def do_GET(self) -> None:
+            self.answer(200) if self.path == "/health" else self.answer(self.facts, self.repeated())
+
+        def do_POST(self) -> None:
+            self.answer(402 if b"unpaid" in self.posted() else 400, self.repeated())
+
+        facts = 404
+
+    class Refusing(Repeating):
+        facts = 401
+
+    canary = secret or value
+    with serving(Repeating) as one, serving(Refusing) as other:
+        models = {
+            name: {"backend": "openai", "workers": [url], "headers": {header: value}, "upstream_model": "m"}
+            for name, url in (("repeats", one), ("refuses", other))
+        }
+        with Stack(config={"models": models}) as stack:
+            replies = []
+            for text in ("hi", "unpaid"):
+                body = {"model": "repeats", "messages": [{"role": "user", "content": text}]}
+                replies.append(httpx.post(stack.url + "/v1/chat/completions", json=body, timeout=30).text)
+            assert "not known" in replies[0]
+            until(lambda: any("text" in line for line in stack.events("worker down")))
+            until(lambda: bool(stack.events("worker answered with an error")))
+            logged = stack.output.getvalue().decode()
+    assert [canary in replies[0], canary in logged] == [secret is None] * 2
+    assert canary not in replies[1]
