@@ -20,7 +20,7 @@ from gateway.app import KNOWN, Gateway
 from gateway.background import keep_running
 from gateway.cli import CommandError, processes, starting
 from gateway.cli.configured import config_option, configuration
-from gateway.config import Config, ConfigError, Fault, FileThread, Listen, TooSlow, Watch, load
+from gateway.config import Config, ConfigError, Fault, FileThread, Listen, TooSlow, Watch, load, watched_files
 from gateway.config.faults import ENVIRONMENT, Position
 from gateway.observe.log import Log
 from gateway.observe.process_group import ProcessGroup
@@ -142,7 +142,7 @@ class _Serving:
         self._listener, *self._more = listeners
         self._log = log
         self._ended = False
-        self._watch = Watch(config.caller_files)
+        self._watch = Watch(watched_files(config))
         self._gateway = gateway = Gateway(config, log, group)
         self._reader = FileThread(READ_S)
         self._reloading = asyncio.Lock()
@@ -232,7 +232,7 @@ class _Serving:
     def _load(self) -> Config:
         looked = self._watch.look()
         changed = load(self._path, self._known)
-        self._watch.take(changed.caller_files, looked)
+        self._watch.take(watched_files(changed), looked)
         return changed
 
     def _whole(self, what: str) -> str:

@@ -19,7 +19,7 @@ from gateway.config.model import (
 )
 from gateway.config.routing import Mirror, Queue, SplitRule
 from gateway.config.schema import json_schema
-from gateway.config.secrets import plain_secrets
+from gateway.config.secrets import plain_secrets, watched_files
 from gateway.config.section import has_feature
 from gateway.config.serving import Console, ConsoleOidc, Cors, Listen, Start, Tracing, is_loopback, is_private
 from gateway.config.sharing import CacheSalt, Jwt, Limit, Redis, Seal, StoredKeys, Team

@@ -191,7 +191,7 @@ class Model(Section):
     system: Literal["merge", "keep"] | None = None
     """`merge` system messages, or `keep` them as sent; see docs/workers.md. Absent: `keep` for OpenAI itself."""
     api_key_file: str | None = Field(default=None, min_length=1)
-    """File with the key that its workers ask for; relative to this file's folder."""
+    """File with the key that its workers ask for; relative to this file's folder. Changes are picked up within 2 s."""
     api_key_env: Variable | None = None
     """Environment variable with that key."""
     headers: dict[str, str] = Field(default={}, repr=False)
@@ -202,7 +202,8 @@ class Model(Section):
     """Forward proxy to its workers, `http://proxy:3128`, or `environment`: that of HTTPS_PROXY, HTTP_PROXY, ALL_PROXY
     and NO_PROXY. Absent: none, whatever the environment says; see docs/workers.md."""
     proxy_file: str | None = Field(default=None, min_length=1)
-    """File with the URL of a proxy that asks for a user and a password; relative to this file's folder."""
+    """File with the URL of a proxy that asks for a user and a password; relative to this file's folder. Changes are
+    picked up within 2 s."""
     proxy_env: Variable | None = None
     """Environment variable with that URL."""
     http2: Flag = False
@@ -483,16 +484,6 @@ class Config(Section):
         found = {name: value for name, value in data.items() if value is not None}
         named = any(found.get(name) for name in ("keys", "keys_file", "keys_store", "jwt"))
         return {"auth": "keys" if named else "open"} | found
-
-    @property
-    def caller_files(self) -> tuple[str, ...]:
-        """The files, once loaded, that name callers: they may change while the gateway runs."""
-        found = [self.keys_file, self.admins_file, self.console.key_file]
-        found.append(self.jwt.jwks_file if self.jwt is not None else None)
-        if (oidc := self.console.oidc) is not None:
-            found += [oidc.client_secret_file, oidc.session_secret_file]
-        found += [key.aws_secret_file for key in self.keys.values()]
-        return tuple(dict.fromkeys(name for name in found if name is not None))
 
     def resolve(self, name: str) -> str | None:
         """The model that `name` means: itself, or the one it is an alias of; None when unknown."""

@@ -104,6 +104,16 @@ def plain_secrets(config: Config) -> Iterator[str]:
     yield from (one for one in (*held, redis, *(one for value in headers for one in _in_header(value))) if one)
 
 
+def watched_files(config: Config) -> tuple[str, ...]:
+    """The files, once loaded, whose change asks for a reload: those of callers, secrets and authorities. Those that
+    every connect to Redis reads are left out."""
+    found = [config.keys_file, config.admins_file, config.jwt.jwks_file if config.jwt is not None else None]
+    for at, section in _sections(config):
+        names = ("url",) if at == ("redis",) else (*section.SECRETS, "ca")
+        found += [getattr(section, f"{name}_file", None) for name in names]
+    return tuple(dict.fromkeys(name for name in found if name is not None))
+
+
 def _in_header(value: str) -> Iterator[str]:
     """What may be a secret in a header: `KEY`, `Bearer KEY`, `session=KEY; other=KEY`."""
     for part in re.split("[;,]", value):

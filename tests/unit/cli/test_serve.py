@@ -29,6 +29,7 @@ from gateway.observe.log import Log
 from tests.support.commands import Serving, called
 from tests.support.harness import Stack
 from tests.support.ports import free_port
+from tests.support.standins.serving import Answering, serving
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +157,32 @@ def test_keys_of_a_mounted_secret_come_and_go_without_a_signal(serve: Serve, tmp
     (tmp_path / "data").unlink()
     one.event("reload refused, the old configuration stays")
     assert statuses() == [401, 200]
+
+
+def test_a_worker_s_key_that_is_replaced_is_sent_without_a_signal(serve: Serve, tmp_path: Path) -> None:
+    class Answer(Answering):
+        def do_GET(self) -> None:
+            self.answer(200)
+
+        def do_POST(self) -> None:
+            self.posted()
+            self.answer(400, self.headers["authorization"].encode())
+            sent.append(self.headers["authorization"])
+
+    sent: list[str] = []
+    key = tmp_path / "key"
+    key.write_text("the-first-key")
+    with serving(Answer) as worker:
+        model = {"backend": "vllm", "upstream_model": "sim", "workers": [worker], "api_key_file": str(key)}
+        one = serve(models={"m": model})
+        url = one.listening() + "/v1/chat/completions"
+        httpx.post(url, json=chat())
+        (tmp_path / "next").write_text("the-second-key")
+        (tmp_path / "next").rename(key)
+        one.event("keys changed")
+        one.event("reloaded")
+        httpx.post(url, json=chat())
+    assert sent == ["Bearer the-first-key", "Bearer the-second-key"]
 
 
 @pytest.mark.long

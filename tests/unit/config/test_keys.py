@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Watch
+from gateway.config import Watch, watched_files
+from tests.support.standins.serving import certificate
 from tests.unit.config.reading import HASH, SMALL, faults, read
 
 
@@ -37,8 +38,21 @@ def test_files_that_say_who_may_call(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s" * 40)
     pairs = "".join(f"  {name}: {{aws_access_key_id: AKID{name}, aws_secret_file: secret}}\n" for name in "bc")
     config = read(tmp_path, f"{SMALL}keys_file: more.yaml\nkeys:\n{pairs}")
-    assert config.caller_files == (str(tmp_path / "more.yaml"), str(tmp_path / "secret"))
-    assert read(tmp_path, SMALL).caller_files == ()
+    assert watched_files(config) == (str(tmp_path / "more.yaml"), str(tmp_path / "secret"))
+    assert watched_files(read(tmp_path, SMALL)) == ()
+
+
+def test_files_that_workers_and_services_are_reached_by(tmp_path: Path) -> None:
+    for name, text in (("key", "k" * 32), ("proxy", "http://me:secret@p:1"), ("url", "redis://h"), ("salt", "s" * 32)):
+        (tmp_path / name).write_text(text)
+    ca = certificate(tmp_path)[0].name
+    model = f"{SMALL.replace('http://', 'https://')}    api_key_file: key\n    proxy_file: proxy\n    ca_file: {ca}\n"
+    redis = (
+        "redis: {url_file: url, password_file: key}\ncache_salt: {secret_file: salt}\n"
+        + f"keys: {{a: {{hash: {HASH}}}}}\n"
+    )
+    found = {Path(name).name for name in watched_files(read(tmp_path, model + redis))}
+    assert found == {"key", "proxy", ca, "url", "salt"}
 
 
 def test_a_file_has_changed_once_it_is_still(tmp_path: Path) -> None:
