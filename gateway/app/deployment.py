@@ -18,7 +18,7 @@ from gateway.app.observer import FleetObserver, KeysObserver, Observer
 from gateway.app.prepared import Prepared
 from gateway.app.probing import headers_of
 from gateway.app.routes import posts, templates
-from gateway.app.services import Host, close_unshared, same_place, services_of
+from gateway.app.services import Host, close_unshared, same_database, services_of
 from gateway.auth import Absent, Keyring, Principal, digest_of
 from gateway.auth.key_mirror import InForce
 from gateway.config import Config
@@ -223,7 +223,7 @@ class Deployment:
         """From now on this is the configuration in force; its settings hold for requests of older ones, too."""
         host, listen, services = self._host, self.config.listen, self.services
         for one in host.deployments:
-            one.services.leave(services, same_place(one.config, self.config))
+            one.services.leave(services, same_database(one.config, self.config))
         host.deployments.append(self)
         host.in_force = self
         host.roster.add(self.fleets)

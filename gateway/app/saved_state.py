@@ -170,7 +170,7 @@ def _file(folder: str, config: Config, name: str) -> Path:
     if name == _TOKENS:
         origin = None if jwt is None else jwt.jwks_url
     elif redis is not None:
-        origin = redis.place
+        origin = redis.database
     return Path(folder, f"{name}-{sha256(repr(origin).encode()).hexdigest()[:12]}.jsonl")
 
 

@@ -95,12 +95,12 @@ class Services:
         if self.tokens is not None:
             await self.tokens.start(partial(fetch_soon, ca_file=self.tokens.ca_file))
 
-    def leave(self, later: Services, same_place: bool) -> None:
-        """`later` is in force from now on, with data at the same place or at another one."""
+    def leave(self, later: Services, same_database: bool) -> None:
+        """`later` is in force from now on, with data in the same database or in another one."""
         if self.stream is not None and self.stream is not later.stream:
             self.stream.successor = later.stream
         if self.ledger is not None and self.ledger is not later.ledger:
-            self.ledger.successor = later.ledger if same_place else None
+            self.ledger.successor = later.ledger if same_database else None
         if self.keys is not None and self.keys is not later.keys:
             self.keys.leave()
 
@@ -187,14 +187,14 @@ def _keys(config: Config, host: Host) -> KeyMirror | None:
     store = KeyStore(redis.namespace, config.stored_keys.max_audit, connect(redis), redis.call_s)
     mirror = KeyMirror(store, config.stored_keys, host.log.event)
     before = host.deployments[-1] if host.deployments else None
-    if before is not None and before.services.keys is not None and same_place(before.config, config):
+    if before is not None and before.services.keys is not None and same_database(before.config, config):
         mirror.take_over(before.services.keys)
     return mirror
 
 
-def same_place(one: Config, other: Config) -> bool:
-    """Whether both have their data at the same place in the same Redis."""
-    return one.redis is not None and other.redis is not None and one.redis.place == other.redis.place
+def same_database(one: Config, other: Config) -> bool:
+    """Whether both have their data in the same database of Redis."""
+    return one.redis is not None and other.redis is not None and one.redis.database == other.redis.database
 
 
 def _webhook_changed(log: Log, state: str, why: str) -> None:

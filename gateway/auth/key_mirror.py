@@ -213,7 +213,7 @@ class KeyMirror:
             self._take(team)
 
     def take_over(self, before: KeyMirror) -> None:
-        """What `before` knows of the same store, with other bounds, is known from now on. Call it before `start`."""
+        """Takes what `before` knows of the same store, with other bounds. Call it before `start`."""
         self._confirmed, self.unread, self.read = before._confirmed, before.unread, before.read
         self._over = self.age_s >= self.options.hold_s
         for team in before.teams.values():

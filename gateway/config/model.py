@@ -202,7 +202,7 @@ class Model(Section):
     """Forward proxy to its workers, `http://proxy:3128`, or `environment`: that of HTTPS_PROXY, HTTP_PROXY, ALL_PROXY
     and NO_PROXY. Absent: none, whatever the environment says; see docs/workers.md."""
     proxy_file: str | None = Field(default=None, min_length=1)
-    """File with the URL of a proxy that asks for a user and a password; relative to this file's folder. Changes are
+    """File with the URL of a proxy that asks for a password; relative to this file's folder. Changes are
     picked up within 2 s."""
     proxy_env: Variable | None = None
     """Environment variable with that URL."""

@@ -115,7 +115,7 @@ def watched_files(config: Config) -> tuple[str, ...]:
 
 
 def _in_header(value: str) -> Iterator[str]:
-    """What may be a secret in a header: `KEY`, `Bearer KEY`, `session=KEY; other=KEY`."""
+    """Finds what may be a secret in a header: `KEY`, `Bearer KEY`, `session=KEY; other=KEY`."""
     for part in re.split("[;,]", value):
         for word in part.split()[-1:]:
             yield from (word, word.partition("=")[2])

@@ -87,14 +87,14 @@ class Redis(Section):
         return max(2.0, self.timeout_s)
 
     @property
-    def place(self) -> tuple[object, ...]:
-        """Where the data is, however a gateway logs in there and how long it waits."""
+    def database(self) -> tuple[object, ...]:
+        """Names the database: it is the same however a gateway logs in, and how long it waits."""
         name = (self.sentinel_name,) if self.mode == "sentinel" else ()
         return self.mode, sorted(self.server.addresses), self.server.db, self.namespace, *name
 
     @property
     def server(self) -> RedisServer:
-        """The server's place, by addresses or a URL, and what `load` read from files and environment."""
+        """The server, by addresses or a URL, and what `load` read from files and environment."""
         url, password = self.held("url") or self.url, self.held("password")
         found = RedisServer(self.addresses, self.db, self.username, None, self.tls)
         found = redis_server(url) if url is not None else found

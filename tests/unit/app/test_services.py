@@ -168,7 +168,7 @@ def test_a_reload_while_redis_is_away_loses_no_record(
             stream, ledger = services.stream, services.ledger
             assert stream is not None
             assert ledger is not None
-            until(lambda: stream.counts == Counts(1, 0) and not ledger._waits)
+            until(lambda: stream.counts == Counts(1, 0) and not ledger._waits)  # once its sums are written
             assert mortal.command("XLEN", "dragoman:usage") == 1
             today = datetime.now(UTC).date()
             days = [today + timedelta(days=one) for one in (-1, 0, 1)]

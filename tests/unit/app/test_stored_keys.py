@@ -159,7 +159,7 @@ def test_a_reload_while_redis_is_away_forgets_no_key_and_no_team(tmp_path: Path,
             found = {name: ask(client, stack, secret).status_code for name, secret in secrets.items()}
         assert found == {"app": 200, "blue": 401, "red": 200}
         assert stack.service("limits") is limiter
-        assert limiter.limiter.store._settings == stack.gateway.deployment.config.redis
+        assert limiter.limiter.store._settings == stack.gateway.deployment.config.redis  # no answer shows it
 
 
 def test_the_keys_of_an_older_configuration_end_no_limit(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_the_keys_of_an_older_configuration_end_no_limit(tmp_path: Path) -> None
         stack.run(stack.gateway.reload(stack.config({"stored_keys": {"hold_s": 600}})))
         until(lambda: bool(stack.events("keys refused, store away too long")))
         assert len(stack.gateway.host.deployments) == 2
-        assert "app" in stack.service("limits").limiter._index._own
+        assert "app" in stack.service("limits").limiter._index._own  # the limiter counts for it
         assert ask(client, stack, "secret-of-app").status_code == 200
 
 

@@ -284,7 +284,7 @@ def test_a_worker_that_is_gone_does_not_come_back_when_its_last_request_breaks(w
         asked = pool.submit(httpx.post, stack.url + CHAT, json=body, timeout=60)
         until(lambda: stack.sims[0].ledger.running == 1)
         if way == "leaves":
-            stack.run(fleets._join("m", [FoundWorker(other) for other in others]))
+            stack.run(fleets._join("m", [FoundWorker(other) for other in others]))  # as a look-up does
         else:
             stack.run(stack.gateway.reload(stack.config({**config, "models": {"m": {"workers": others}}})))
         until(lambda: first not in httpx.get(stack.url + "/metrics").text)

@@ -170,7 +170,7 @@ def test_a_line_falls_back_to_what_its_key_may_use_by_then(server: Server, tmp_p
         change(stack, replace(key, models=("away",)), version)
         busy(stack, -1)
         (run, _), *_ = batching.runs.values()
-        until(lambda: all(call.record.routed is None for call in run.calls), 10)
+        until(lambda: all(call.record.routed is None for call in run.calls))
         assert stack.sim.ledger.completed == 0
         openai_client(stack, ALICE).batches.cancel(made.id)
 
