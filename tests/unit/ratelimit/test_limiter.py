@@ -202,8 +202,9 @@ async def test_what_nobody_counted_is_charged_by_its_time_with_workers(
     """At least what was reserved, at most all that it may use."""
     limiter = await make(tokens(100))
     lease = await limiter.reserve(ANN, Cost(600, prompt=10))
-    times = {"duration_ms": 60_000.0, "queue_ms": 50_000.0, "upstream_ms": 1000 * seconds}
-    lease.settle(RequestRecord(id="id", dialect="openai", outcome="cancelled", attempts=1, **times))
+    record = RequestRecord(id="id", dialect="openai", outcome="cancelled", attempts=1)
+    record.queue_ms, record.upstream_ms = 50_000.0, 1000 * seconds
+    lease.settle(record)
     await limiter.flush()
     assert (await limiter.inspect(ANN))[0].used == charged
 
