@@ -285,7 +285,7 @@ def test_a_worker_that_leaves_hands_over_what_runs_and_need_not_wait_for_it(redi
 
 @pytest.mark.parametrize("hand_over_s", [0.1, 10.0])
 async def test_a_worker_waits_out_its_grace_for_what_cannot_be_handed_over(hand_over_s: float) -> None:
-    """Where it asks for a hand-over after the grace, it hands over in time."""
+    """A hand-over that is asked for after the grace comes in time, too."""
     written: list[tuple[bool, bool]] = []
 
     class Noting(writer.Lease):
