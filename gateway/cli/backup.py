@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 from msgspec import Struct
@@ -117,10 +117,11 @@ async def _add_entries(redis: Redis, tar: tarfile.TarFile, progress: Progress) -
 
 
 def _add_files(config: Config, tar: tarfile.TarFile, progress: Progress) -> int:
-    """Returns their number. Raises OSError."""
+    """Returns their number. Raises CommandError, OSError."""
     if config.batches is None or config.batches.directory is None:
         return 0
-    paths = [one for one in sorted(Path(config.batches.directory).glob("??/*")) if one.suffix != PART]
+    folders = [one for one in _listed(Path(config.batches.directory)) if len(one.name) == 2 and one.is_dir()]
+    paths = [one for folder in folders for one in _listed(folder) if one.suffix != PART]
     count = 0
     for at, path in enumerate(paths, 1):
         count += _add_file(tar, path)
@@ -135,16 +136,45 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _add_file(tar: tarfile.TarFile, path: Path) -> bool:
-    """As much as it holds now, for it may grow. False if it is gone, as a file may be whose time is over."""
-    try:
-        with open(path, "rb") as file:
-            there = os.fstat(file.fileno())
-            member = tarfile.TarInfo(f"files/{path.parent.name}/{path.name}")
-            member.size, member.mode, member.mtime = there.st_size, 0o600, there.st_mtime
-            tar.addfile(member, file)
-    except FileNotFoundError:
-        return False
+    """As much as it holds now, for it may grow. False if it is gone, as a file may be whose time is over. Raises
+    CommandError if it cannot be read, OSError if the backup cannot be written."""
+    with contextlib.ExitStack() as opened:
+        try:
+            file = opened.enter_context(open(path, "rb"))
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise _unread(path, error) from None
+        there = os.fstat(file.fileno())
+        member = tarfile.TarInfo(f"files/{path.parent.name}/{path.name}")
+        member.size, member.mode, member.mtime = there.st_size, 0o600, there.st_mtime
+        tar.addfile(member, _Source(path, file))
     return True
+
+
+def _listed(folder: Path) -> list[Path]:
+    """What is in `folder`. Raises CommandError; `Path.glob` would pass over a folder that cannot be read."""
+    try:
+        return [folder / name for name in sorted(os.listdir(folder))]
+    except OSError as error:
+        raise _unread(folder, error) from None
+
+
+class _Source:
+    """A file whose errors are told from those of the file that is written."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self._path, self._file = path, file
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            return self._file.read(size)
+        except OSError as error:
+            raise _unread(self._path, error) from None
+
+
+def _unread(path: Path, error: OSError) -> CommandError:
+    return CommandError(f"{path} cannot be read: {error.strerror or error}", 1)
 
 
 class Server:

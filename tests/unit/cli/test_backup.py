@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
+import os
 import re
 import shutil
 import tarfile
@@ -239,6 +241,7 @@ def test_a_file_that_does_not_fit_changes_nothing(
     batches = {} if "no folder" in request.node.name else {"batches": {"directory": str(tmp_path / "files")}}
     worker = {"backend": "vllm", "workers": ["http://127.0.0.1:1"]}
     file.write_text(json.dumps({"redis": {"addresses": [server.address]}, "models": {"m": worker}, **batches}))
+    (tmp_path / "files").mkdir()
     assert called("backup", str(saved), "--config", str(file)).returncode == 0
     saved.write_bytes(change(saved))
     server.command("SET", "dragoman:stored:c:d", "later")
@@ -246,7 +249,46 @@ def test_a_file_that_does_not_fit_changes_nothing(
     found = called("restore", str(saved), "--config", str(file), "--yes")
     assert (found.returncode, said in found.stderr) == (1, True), found.stderr
     assert contents(server) == before
-    assert not (tmp_path / "files").exists()
+    assert list((tmp_path / "files").iterdir()) == []
+
+
+@pytest.mark.parametrize("unread", ["files", "files/aa", "files/aa/file-1", "files/aa/file-1 later"])
+def test_files_that_cannot_be_read_are_named(
+    server: Server, tmp_path: Path, unread: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, saved, folder = tmp_path / "gateway.yaml", tmp_path / "saved.tgz", tmp_path / "files"
+    (folder / "aa").mkdir(parents=True)
+    (folder / "aa" / "file-1").write_text("text")
+    worker = {"backend": "vllm", "workers": ["http://127.0.0.1:1"]}
+    sections = {"redis": {"addresses": [server.address]}, "batches": {"directory": str(folder)}}
+    file.write_text(json.dumps({**sections, "models": {"m": worker}}))
+    place, real = tmp_path / unread.removesuffix(" later"), os.listdir
+
+    def listed(path: Any) -> list[str]:
+        if path == place:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path)
+
+    class Broken(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise OSError(errno.EIO, "Input/output error")
+
+    def opened(path: Any, mode: str) -> Any:
+        return Broken(path) if path == place else open(path, mode)
+
+    if unread == "files":
+        shutil.rmtree(folder)
+    elif unread == "files/aa":  # a test that runs as root may read all
+        monkeypatch.setattr(os, "listdir", listed)
+    elif unread == "files/aa/file-1":
+        place.unlink()
+        place.mkdir()
+    else:
+        monkeypatch.setattr("gateway.cli.backup.open", opened, raising=False)
+    found = called("backup", str(saved), "--config", str(file))
+    assert (found.returncode, found.stdout) == (1, "")
+    assert f"dragoman: {place} cannot be read: " in found.stderr
+    assert sorted(one.name for one in tmp_path.glob("saved*")) == []
 
 
 def test_entries_whose_time_is_over_stay_away_and_others_keep_theirs(server: Server, tmp_path: Path) -> None:
