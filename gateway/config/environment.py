@@ -1,8 +1,8 @@
 """Environment variables to values: `DRAGOMAN_LISTEN__PORT=9000` is `listen.port`.
 
-`__` goes one level down. A value that begins with `{` or `[` is JSON, and `null` is nothing; anything else is text,
-which the option's own kind reads. Names of models, keys and dialects match what the file has without regard to case,
-with `_` for any character that a variable's name cannot hold.
+`__` goes one level down. A value that begins with `{` or `[` is JSON, but for an address such as `[::]:9090`, and
+`null` is nothing; anything else is text, which the option's own kind reads. Names of models, keys and dialects match
+what the file has without regard to case, with `_` for any character that a variable's name cannot hold.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.config.faults import ENVIRONMENT, Fault, Message, Path, Position, Positions, Unknown, shown
-from gateway.config.kinds import EnvironmentText
+from gateway.config.kinds import IN_BRACKETS, EnvironmentText
 from gateway.config.model import PREFIX, Config
 from gateway.config.section import section_in
 
@@ -38,6 +38,7 @@ def _variables(section: type[BaseModel], begin: str = "") -> Iterator[str]:
 _ENTRIES = {name for name, field in Config.model_fields.items() if get_origin(field.annotation) is dict}
 """The sections that hold entries by name."""
 _OPTIONS = ("CONFIG", *_variables(Config))
+_ADDRESS = re.compile(rf"{IN_BRACKETS}:[0-9]+\Z")
 _JOINED = f"; `__` joins a section and its option: {PREFIX}LISTEN__PORT"
 
 # A Kubernetes Service called "dragoman" (or "dragoman-metrics") puts such variables into every pod of its namespace.
@@ -168,7 +169,7 @@ def _path(segments: list[str], base: Any, spelled: dict[int, dict[str, str]]) ->
 def _decoded(text: str) -> Any:
     if text == "null":
         return None
-    if text.lstrip()[:1] in ("{", "["):
+    if text.lstrip()[:1] in ("{", "[") and not _ADDRESS.match(text):
         return json.loads(text, object_pairs_hook=_once)
     return EnvironmentText(text)
 

@@ -39,6 +39,8 @@ _OPERATION = re.compile(
 _URL_PATH = re.compile(r"[A-Za-z0-9._~/%-]*\Z")
 _AMOUNT = re.compile(r"\d{1,9}(\.\d{1,9})?\Z")
 _ZONE = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*\Z")
+IN_BRACKETS = r"\[([0-9A-Fa-f:.%]+)\]"
+"""An IPv6 address before a port."""
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*\Z")
 _NOT_A_HOST = "must have a host name, or a valid address such as 10.0.0.1 or [::1]"
@@ -222,7 +224,7 @@ def _issuer(value: str) -> str:
 
 
 def _address(value: Any) -> Any:
-    form = r"(?:\[([0-9A-Fa-f:.%]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})\Z"
+    form = rf"(?:{IN_BRACKETS}|([A-Za-z0-9._-]+)):([0-9]{{1,5}})\Z"
     found = re.match(form, value) if isinstance(value, str) else None
     if found is None or not 0 < int(found[3]) < 65536 or not is_host(found[1] or found[2]):
         raise ValueError('must be host:port, such as "redis:6379" or "[::1]:6379"')

@@ -67,6 +67,27 @@ def test_environment_overrides_the_file(tmp_path: Path) -> None:
     assert config.dialect("openai").prefixes == ("/v9",)
 
 
+def test_an_address_in_brackets_is_no_json(tmp_path: Path) -> None:
+    config = read(
+        tmp_path,
+        SMALL + "    discover: {dns: 'w:1'}\n",
+        DRAGOMAN_METRICS__LISTEN="[::1]:9090",
+        DRAGOMAN_MODELS__SMALL__DISCOVER__DNS="[fd00::1]:8000",
+        DRAGOMAN_REDIS__ADDRESSES='["[fd00::2]:6379"]',
+    )
+    assert config.metrics.listen == "[::1]:9090"
+    found = config.models["small"].discover
+    assert found is not None
+    assert found.dns == "[fd00::1]:8000"
+    assert config.redis is not None
+    assert config.redis.addresses == ("[fd00::2]:6379",)
+    for wrong in ("[1, 2", "[::1]", "[::1]:x", "[]:"):
+        said = "environment: DRAGOMAN_METRICS__LISTEN: looks like JSON but is not valid JSON"
+        assert faults(tmp_path, SMALL, DRAGOMAN_METRICS__LISTEN=wrong) == [said]
+    (fault,) = faults(tmp_path, SMALL, DRAGOMAN_METRICS__LISTEN="[::1::2]:99")
+    assert "must be host:port" in fault
+
+
 def test_environment_alone_is_enough_and_may_name_the_file(tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text(SMALL)
     assert load(None, KNOWN, {"DRAGOMAN_CONFIG": str(tmp_path / "other.yaml")}).models
