@@ -166,8 +166,11 @@ def test_the_admin_api_itself_knows_no_session_and_the_console_s_key_opens_no_ke
     assert browser("GET", "/admin/v1/keys").status_code == 401
     assert browser("GET", "/console/admin/v1/keys", headers=SHOWN).status_code == 401
     assert browser("GET", "/admin/v1/keys", headers={"authorization": "Bearer root-key"}).status_code == 200
-    for path in ("/console/x", "/console/admin/v2", "/console//admin/v1/keys", "/console/admin%2Fv1/keys"):
+    for path in ("/console/x", "/console/admin/v2", "/console/admin%2Fv1/keys"):
         assert browser("GET", path).status_code == 404
+    for path in ("/console/admin/v1/keys", "/console//admin/v1/keys"):
+        assert browser("GET", path).status_code == 200
+        assert browser("POST", path).status_code == 403, "without the header that forms cannot send"
 
 
 def test_the_audit_record_may_name_people_by_another_claim(id_: Identity) -> None:
