@@ -64,6 +64,10 @@ _MODULES = {"import": "importing"}
 """Names that Python has for itself."""
 
 
+INTERRUPTED = 130
+"""The exit status of a command that Ctrl-C ended, as shells have it."""
+
+
 class CommandError(Exception):
     """Ends a command with a line on standard error, and an exit status: 1 for a failure, 2 for a caller's mistake."""
 
@@ -73,8 +77,15 @@ class CommandError(Exception):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the process's exit status: 0, 1 for a failure, 2 for a mistake of the caller."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+    """Runs one command and returns the process's exit status: 0, 1 for a failure, 2 for a mistake of the caller, 130 if
+    Ctrl-C ended it."""
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _run(argv: list[str]) -> int:
     if argv[:1] == ["serve"]:
         from gateway.cli import starting
 

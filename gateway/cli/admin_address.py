@@ -26,6 +26,10 @@ def admin_address(given: str | None, config: Config | None, option: str) -> str:
         given = given or ""
         if not given.startswith(("http://", "https://")):
             raise CommandError(f"{option} must begin with http:// or https://")
+        try:
+            httpx.URL(given)
+        except httpx.InvalidURL as error:
+            raise CommandError(f"{option} is not a URL: {error}") from None
         return given.rstrip("/")
     if config.metrics.listen is None:
         raise CommandError(f"{_NO_ADMIN}; or give {option}")

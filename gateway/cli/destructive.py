@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 
 from gateway.auth.key_store import Event, KeyStore, StoreDown
-from gateway.cli import CommandError
+from gateway.cli import INTERRUPTED, CommandError
 from gateway.config import Config
 from gateway.redis import connect
 
@@ -28,7 +28,12 @@ def confirm(what: str, options: argparse.Namespace) -> None:
     if not sys.stdin.isatty():
         raise CommandError(f"nothing was changed: without a terminal, give --yes, and {what}")
     print(f"{what}. Go on? [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    try:
+        said = sys.stdin.readline()
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        raise CommandError("nothing was changed", INTERRUPTED) from None
+    if said.strip().lower() not in ("y", "yes"):
         raise CommandError("nothing was changed", 1)
 
 

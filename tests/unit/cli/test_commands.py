@@ -7,10 +7,12 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import jsonschema
@@ -53,6 +55,55 @@ def test_wrong_use_is_explained(arguments: tuple[str, ...], capsys: pytest.Captu
         cli.main(arguments)
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith("usage: dragoman")
+
+
+VERBS = {
+    "keys": ("create a", "list", "show a", "update a", "rotate a", "revoke a", "export", "import a", "refill"),
+    "teams": ("list", "show a", "set a", "delete a"),
+}
+
+
+@pytest.mark.parametrize(("name", "verb"), [(name, verb) for name, verbs in VERBS.items() for verb in verbs])
+def test_an_address_that_is_none_is_named(tmp_path: Path, name: str, verb: str) -> None:
+    (tmp_path / "admin.key").write_text("key")
+    words = (name, *verb.split(), "--key-file", "admin.key")
+    for address in ("http://h:port", "http://[::1", "h"):
+        found = called(*words, "--gateway", address, folder=tmp_path)
+        assert (found.returncode, found.stdout) == (2, "")
+        assert re.fullmatch(r"dragoman: --gateway (is not a URL: .*|must begin with .*)\n", found.stderr)
+    status = called("status", "--once", "--url", "http://h:port")
+    assert (status.returncode, status.stderr) == (2, "dragoman: --url is not a URL: Invalid port: 'port'\n")
+
+
+def test_each_verb_is_tried_with_such_an_address() -> None:
+    for name, verbs in VERBS.items():
+        shown = called(name, "--help").stdout
+        found = re.findall(r"^    ([a-z]+)  ", shown, re.MULTILINE)
+        assert set(found) - {"new"} == {verb.split()[0] for verb in verbs}
+
+
+def interrupt(*_: object) -> str:
+    """As Ctrl-C does, at this place."""
+    signal.raise_signal(signal.SIGINT)
+    return ""
+
+
+@pytest.mark.parametrize("place", ["gateway.cli.parser", "gateway.cli.routes.run"])
+def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    monkeypatch.setattr(place, interrupt)
+    ended = called("routes", "--config", str(CONFIG))
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+def test_ctrl_c_at_the_question_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "there.tgz").write_text("older")
+    models = "models: {m: {backend: vllm, workers: ['http://127.0.0.1:1']}}"
+    (tmp_path / "gateway.yaml").write_text(f"redis: {{addresses: ['127.0.0.1:1']}}\n{models}\n")
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True, readline=interrupt))
+    ended = called("backup", "there.tgz", "--config", "gateway.yaml", folder=tmp_path)
+    said = "there.tgz is replaced. Go on? [y/N] \ndragoman: nothing was changed\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", said)
+    assert (tmp_path / "there.tgz").read_text() == "older"
 
 
 def test_the_schema_is_one_and_accepts_our_own_file(capsys: pytest.CaptureFixture[str]) -> None:
