@@ -65,6 +65,27 @@ def test_each_worker_gets_its_own(mixed: Stack, dialect: str) -> None:
     assert all(any(entry.method == "POST" for entry in sim.ledger.entries) for sim in mixed.sims)
 
 
+DEEP = {
+    "completions": b'{"model":"m","prompt":"hi","zy":"%b","zz":%b}',
+    "embeddings": b'{"model":"m","input":"hi","zy":"%b","zz":%b}',
+    "messages": b'{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"hi"}],'
+    b'"zy":"%b","tools":[{"name":"f","input_schema":{"type":"object","x":%b}}]}',
+}
+
+
+@pytest.mark.parametrize("path", DEEP)
+@pytest.mark.parametrize("heavy", [False, True])
+def test_no_body_is_too_deep_to_be_renamed(mixed: Stack, path: str, heavy: bool) -> None:
+    """It is read with few calls under way, in a thread if it is heavy, and renamed with more. Both count."""
+    filling, statuses = b"x" * (300_000 if heavy else 1), []
+    with httpx.Client(base_url=mixed.url, headers={"content-type": "application/json"}) as client:
+        for deep in (100, 600, *range(960, 1000)):
+            reply = client.post(f"/v1/{path}", content=DEEP[path] % (filling, b"[" * deep + b"]" * deep))
+            statuses.append(reply.status_code)
+            assert reply.status_code == 200 or "nested too deeply" in reply.text, (deep, reply.text)
+    assert statuses == [200, 200, *[400] * 40]
+
+
 def test_it_is_logged_once_and_shown(one: Stack) -> None:
     (told,) = one.events("worker serves another name")
     assert (told["worker"], told["served"]) == (one.sim.url, "meta-llama/Llama")

@@ -111,7 +111,7 @@ def test_schemas_within_each_other_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("name", ["items", "additionalProperties", "anyOf", "any_of"])
-@pytest.mark.parametrize("deep", [80, 500, 900])
+@pytest.mark.parametrize("deep", [80, 500, 650])
 def test_lists_in_a_schema_are_bounded(name: str, deep: int) -> None:
     schema = {name: json.loads("[" * deep + "]" * deep)}
     within = "within each other"
@@ -119,10 +119,10 @@ def test_lists_in_a_schema_are_bounded(name: str, deep: int) -> None:
     assert within in refused(tools=[{"functionDeclarations": [{"name": "f", "parameters": schema}]}]).message
 
 
-def test_a_schema_that_null_makes_deeper_than_can_be_written_is_refused() -> None:
-    """Each null puts two levels around what the decoder just took: it may take some 1000, but not those."""
+def test_a_schema_that_null_makes_deeper_can_be_written() -> None:
+    """Each null puts two levels around what the decoder just took: a body that may be read leaves room for those."""
     around, end = b'{"nullable":true,"items":' * 60, b"}" * 60
-    told = set()
+    told = []
     for deep in range(500, 1000, 10):
         request = asking({"contents": HI, "generationConfig": {"responseSchema": "HERE"}})
         schema = around + b'{"default":%b%b}' % (b"[" * deep, b"]" * deep) + end
@@ -130,8 +130,9 @@ def test_a_schema_that_null_makes_deeper_than_can_be_written_is_refused() -> Non
         try:
             GEMINI.read(request)
         except GatewayError as error:
-            told.add(error.message)
-    assert "'generationConfig.responseSchema' is nested too deeply" in told
+            told.append(error.message)
+    assert 0 < len(told) < 50
+    assert set(told) == {"the request body is nested too deeply"}
 
 
 def test_a_schema_may_have_as_many_arrays_of_schemas_as_schemas() -> None:
