@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from time import monotonic
 
 from gateway.core.http import Headers
 
@@ -15,19 +16,21 @@ _HOLES = re.compile(rb"\r\n(content-length|date): *([!-~][ -~]*)(?=\r\n)", re.IG
 _VALUES = {b"content-length": rb"([0-9]{1,8})", b"date": rb"([!-~][ -~]{27}[!-~])"}
 _FRAMED = ([b"content-length"], [b"content-length", b"date"])
 _NOTHING = re.compile(rb"(?!)").match
-_LESSONS = 8
-"""The most heads of one worker that are learnt while none comes again: one that differs in each reply, as by an id, is
-left to the parser."""
+_LONGEST = 2048
+"""The longest head that is learnt: its pattern is compiled on the event loop."""
+_LESSONS, _LESSON_S = 8, 10.0
+"""The most heads of one worker that are learnt at once, and the seconds until one more may be: heads that differ from
+reply to reply, as by an id, are left to the parser."""
 
 
 class KnownHead:
     """The head of one worker's whole replies with status 200, whose connection is kept. learnt: there is one."""
 
-    __slots__ = ("_fields", "_headers", "_length", "_lessons", "_match", "learnt")
+    __slots__ = ("_fields", "_headers", "_learnt_at", "_length", "_lessons", "_match", "learnt")
 
     def __init__(self) -> None:
         self.learnt = False
-        self._lessons = _LESSONS
+        self._lessons, self._learnt_at = float(_LESSONS), 0.0
         self._match: Callable[[bytes], re.Match[bytes] | None] = _NOTHING
         self._headers: Headers = []
         self._length = 0  # which hole is that of Content-Length
@@ -35,11 +38,14 @@ class KnownHead:
 
     def learn(self, data: bytes, headers: Headers) -> None:
         """Keeps the head of `data`, one whole reply that was parsed as `headers`, if a Content-Length frames it."""
-        lessons, end = self._lessons - 1, data.find(b"\r\n\r\n") + 4
+        end, now = data.find(b"\r\n\r\n") + 4, monotonic()
+        lessons = min(_LESSONS, self._lessons + (now - self._learnt_at) / _LESSON_S) - 1
+        if end > _LONGEST or lessons < 0:
+            return
         holes = list(_HOLES.finditer(data, 0, end))
         found = [hole[1].lower() for hole in holes]
         names = [name for name, _ in headers]
-        if lessons < 0 or sorted(found) not in _FRAMED or not set(names).issuperset(found):
+        if sorted(found) not in _FRAMED or not set(names).issuperset(found):
             return
         pattern, at = b"", 0
         for name, hole in zip(found, holes, strict=True):
@@ -51,7 +57,7 @@ class KnownHead:
         self._headers = headers.copy()
         # An interim reply before it, say, is not what the parser reported.
         self.learnt = self.read(data) == (headers, data[end:])
-        self._lessons = lessons
+        self._lessons, self._learnt_at = lessons, now
 
     def read(self, data: bytes) -> tuple[Headers, bytes] | None:
         """The headers and the body of `data` if that is one whole reply with the head that was learnt; else None."""
@@ -61,7 +67,6 @@ class KnownHead:
         body = data[found.end() :]
         if len(body) != int(found[self._length]):
             return None
-        self._lessons = _LESSONS
         headers = self._headers.copy()
         for index, name, number in self._fields:
             headers[index] = (name, found[number])

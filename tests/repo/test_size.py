@@ -29,7 +29,7 @@ LINES = {
     "gateway/server": 1_844,
     "gateway/tools": 534,
     "gateway/translation": 1_913,
-    "gateway/transport": 1_736,
+    "gateway/transport": 1_741,
     "gateway/wire": 8_220,
     "workers": 490,
     "workers/embedded": 370,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from bench.inside import Pipe
 from gateway.core.ports import Deadlines
+from gateway.transport import known_head
 from gateway.transport.connection import WorkerConnection
 from gateway.transport.incoming import Incoming
 from gateway.transport.known_head import KnownHead
@@ -162,7 +163,9 @@ async def test_readers_of_replies_share_no_headers() -> None:
     worker.close()
 
 
-async def test_a_head_that_differs_each_time_is_not_learnt_for_ever() -> None:
+async def test_a_head_that_differs_each_time_is_not_learnt_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(known_head, "monotonic", lambda: now)
     worker = Worker()
     heads = [USUAL.replace(b"uvicorn", b"%d" % number) for number in range(20)]
     for head in heads:
@@ -171,7 +174,29 @@ async def test_a_head_that_differs_each_time_is_not_learnt_for_ever() -> None:
     known = [worker.origin.known.read(head) is not None for head in heads]
     assert known.index(True) == 7
     assert known.count(True) == 1
-    for head in (heads[7], heads[19]):  # one that came again gives room for others
+    now += 10
+    for head in (heads[18], heads[19]):
         await worker.answer(head)
-    assert worker.origin.known.read(heads[19]) is not None
+    assert worker.origin.known.read(heads[18]) is not None
+    worker.close()
+
+
+async def test_heads_that_take_turns_are_not_learnt_for_ever() -> None:
+    """Though each comes again."""
+    worker, learnt = Worker(), 0
+    for number in range(80):
+        head = USUAL.replace(b"uvicorn", b"%d" % (number // 2 % 2))
+        before = worker.origin.known.read(head)
+        await worker.answer(head)
+        learnt += before is None and worker.origin.known.read(head) is not None
+    assert learnt == 8
+    worker.close()
+
+
+@pytest.mark.parametrize(("size", "learnt"), [(1_500, True), (15_000, False)])
+async def test_a_long_head_is_not_learnt(size: int, learnt: bool) -> None:
+    worker = Worker()
+    await worker.answer(USUAL.replace(b"uvicorn", b"-" * size))
+    assert worker.seen[0][0] == 200
+    assert worker.origin.known.learnt == learnt
     worker.close()
