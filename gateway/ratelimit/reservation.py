@@ -55,7 +55,8 @@ class Reservation(Struct, eq=False, weakref=True):
             return
         outcome, money = outcome_of(record), 0 if record.cost is UNSET else record.cost
         found = NOTHING if self.cost is None else used(record, self.cost.prompt)
-        if self.plan.expects and outcome == "finished" and self.cost is not None and found and found.output is not None:
+        # No output is that of a cache: no worker was asked.
+        if self.plan.expects and outcome == "finished" and self.cost is not None and found and found.output:
             self.limiter.expectations.learn(self.cost, record.key, record.model, found.output)
         if found is None:
             assert self.cost is not None

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gateway.config import Limit
 from gateway.config.money import Budget, Spend
 from gateway.config.sharing import Reserve
+from gateway.core.charged import NOTHING
 from gateway.core.estimate import Cost
 from gateway.core.money import Rates
 from gateway.core.ports import RequestRecord
@@ -75,6 +76,14 @@ async def test_only_finished_requests_are_learnt_of(make: Make) -> None:
     assert (await limiter.reserve(ANN, AGENT)).charged == [PROMPT + CAP]
     end(await limiter.reserve(ANN, AGENT), 5)
     assert (await limiter.reserve(ANN, AGENT)).charged[0] < PROMPT + CAP
+
+
+async def test_a_reply_from_the_cache_teaches_nothing(make: Make) -> None:
+    limiter = await make(expected(10**9))
+    hit = {"id": "r", "dialect": "d", "key": "ann", "model": "m", "cache": "hit", "usage": NOTHING}
+    for _ in range(12):
+        (await limiter.reserve(ANN, AGENT)).settle(RequestRecord(**hit))
+    assert (await limiter.reserve(ANN, AGENT)).charged == [PROMPT + CAP]
 
 
 async def test_a_maximum_beside_what_is_expected_keeps_its_promise(make: Make) -> None:
