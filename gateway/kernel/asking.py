@@ -23,13 +23,14 @@ async def ask_models(call: Call) -> None:
     cannot, its fallbacks, one after the other. Raises GatewayError: what was wrong with the first."""
     served, chosen = call.served, call.chosen
     models, record, reply = call.runtime.models, call.record, call.reply
-    named, begun, other_models, routed = served.name, reply.mark(), served.other_models or NONE, CHOSEN
+    named, begun, other_models, routed = served.own_name, reply.mark(), served.other_models or NONE, CHOSEN
     if chosen is None and other_models.split is not None:
-        chosen, routed = other_models.split.choose(call.request.headers, call.principal), SPLIT
+        split = other_models.split.choose(call.request.headers, call.principal)
+        chosen, routed = None if split is None else models[split], SPLIT
     if chosen is not None:
-        served = models[chosen]
+        served = chosen
         other_models = served.other_models or NONE
-        _route_to(call, named, chosen, routed)
+        _route_to(call, named, served.own_name, routed)
     if other_models.fallback:
         call.untouched = copy(call.op)
         if UNAVAILABLE in other_models.on:

@@ -136,7 +136,7 @@ class Call:
     keeps_body = keeps_op = False
     finishes: Sequence[str] = ()
     fallbacks: Sequence[str] = ()
-    chosen: str | None = None
+    chosen: ServedModel | None = None
     awaits: Awaitable[None] | None = None
     apart_ms = 0.0
     error: GatewayError | None = None

@@ -61,6 +61,11 @@ class ServedModel(Struct):
     def __repr__(self) -> str:
         return f"ServedModel({self.name!r})"  # a header may hold the workers' key
 
+    @property
+    def own_name(self) -> str:
+        """The name that means it alone: the adapter's, if it is one."""
+        return self.adapter or self.name
+
     def card(self, name: str, ready: bool) -> ModelCard:
         """Its entry in a list of models under `name`, its own or an alias."""
         return ModelCard(

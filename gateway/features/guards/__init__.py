@@ -25,6 +25,7 @@ from gateway.core.ports import Deadlines, Lane, StreamReader, StreamWriter, Tran
 from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.feature import Feature, Step
+from gateway.kernel.models import ServedModel
 from gateway.light_task import become_task
 from gateway.offload import run_step
 from gateway.translation.guarded import GuardedLane, GuardedWriter, event_lane
@@ -157,9 +158,9 @@ class Guards(Feature):
         async def read(call: Call) -> None:
             await inner(call)
             if call.op is not None:
-                name = call.record.model = call.served.name
+                call.record.model = call.served.name
                 for service in self._services:
-                    call.chosen = await self._before(service, call, call.chosen or name) or call.chosen
+                    call.chosen = await self._before(service, call, call.chosen or call.served) or call.chosen
 
         return read
 
@@ -168,10 +169,10 @@ class Guards(Feature):
         replies."""
 
         async def answer(call: Call) -> None:
-            model, key = call.served.name, call.principal.key
+            served, key = call.served, call.principal.key
             for service in self._services:
-                await self._before(service, call, model)
-            after = [one for one in self._services if one.options.after != "never" and one.concerns(model, key)]
+                await self._before(service, call, served)
+            after = [one for one in self._services if one.options.after != "never" and one.concerns(served.name, key)]
             if not after or not isinstance(call.op, Generate):
                 call.hold = None
                 await inner(call)
@@ -185,10 +186,11 @@ class Guards(Feature):
 
         return answer
 
-    async def _before(self, service: Service, call: Call, model: str) -> str | None:
-        """Asks one guard about the request, if it has to be asked. Returns another model that the guard wants."""
+    async def _before(self, service: Service, call: Call, served: ServedModel) -> ServedModel | None:
+        """Asks one guard about the request for `served`, if it has to be asked. Returns another model that the guard
+        wants."""
         asked, op = call.notes.setdefault(self, set[str]()), call.asked
-        concerned = service.options.before and service.concerns(model, call.principal.key)
+        concerned = service.options.before and service.concerns(served.name, call.principal.key)
         if not concerned or service.name in asked or not isinstance(op, Guarded):
             return None
         await call.admit_early()  # no caller has guards asked beyond its limits
@@ -211,8 +213,8 @@ class Guards(Feature):
             for one in (op, call.untouched):
                 if one is not None:
                     put_texts(cast("Guarded", one), answer.texts)
-        other = None if answer is None or answer.model is None else call.runtime.models[answer.model].name
-        return None if other == model else other
+        other = None if answer is None or answer.model is None else call.runtime.models[answer.model]
+        return None if other is served else other
 
     def question(self, call: Call, service: Service, stage: Stage, texts: Sequence[Shown]) -> _Question:
         record = call.record

@@ -135,6 +135,21 @@ def test_a_guard_chooses_a_model(service: Guard) -> None:
         assert [line["reason"] for line in stack.events("guard failed")] == ["model", "model"]
 
 
+@pytest.mark.parametrize(("asked", "chosen"), [("m", "sql"), ("sql", "m"), ("sql", "sql")])
+def test_an_adapter_is_a_model_of_its_own(service: Guard, asked: str, chosen: str) -> None:
+    service.decide = lambda question: {"action": "allow", "model": chosen}
+    config = {"models": {"m": {"adapters": True}}, "routing": {"scrape_s": 0}}
+    guards = {"g": {"url": service.url}, "of-the-model": {"url": service.url, "models": ["m"]}}
+    with Stack(({"adapters": ("sql",)},), config={**config, "guards": guards}) as stack:
+        reply = httpx.post(stack.url + PATH, json=chat("hi") | {"model": asked})
+        assert json.loads(sent(stack))["model"] == {"m": "sim", "sql": "sql"}[chosen]
+        record = stack.record()
+        assert (record["model"], record["adapter"]) == ("m", None if chosen == "m" else "sql")
+        named = (asked, "chosen", chosen) if asked != chosen else (None, None, None)
+        assert (record["asked"], record["routed"], reply.headers.get("x-dragoman-model")) == named
+        assert [one["guard"] for one in service.asked] == ["g", "of-the-model"]
+
+
 KEY = "sk-guards-0123456789abcdef"
 KEY_HASH = "sha256:14b704442c5a07bed612658e71a81bd8b8648e71e498ceae7c7d8d737d0499da"
 
