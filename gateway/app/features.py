@@ -22,9 +22,9 @@ ORDER = (
     "caps",  # by the caller's connections, which cost least to count
     "prompt_log",  # the bodies, also of what guards and limits refuse
     "pricing",  # limits charge what it has written
-    "end_users",  # guards and limits go by them
     "guards",  # a refused request is charged nothing
-    "caps.streams",  # before guards are asked: these ask once those below have read the request
+    "end_users",  # before guards are asked: these ask once those below have read the request; limits go by them, too
+    "caps.streams",  # before guards are asked, too
     "tracing.steps",  # logs what was read before guards are asked, too
     "request_policies",  # limits charge what it lowers
     "prompt_log.entries",  # what guards have seen and left, as policies made it; also what limits refuse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 
 from gateway.auth import KnownKeys
@@ -35,12 +35,13 @@ class EndUsers(Feature):
         self._trusts = trusts
         self._known = known
 
-    def around_answer(self, inner: Step) -> Step:
-        def answer(call: Call) -> Awaitable[None]:
-            self._check(call)
-            return inner(call)
+    def around_read(self, inner: Step) -> Step:
+        async def read(call: Call) -> None:
+            await inner(call)
+            if call.op is not None:
+                self._check(call)
 
-        return answer
+        return read
 
     def _check(self, call: Call) -> None:
         """Raises GatewayError(BAD_REQUEST) if nobody is named although that is required."""
@@ -49,6 +50,7 @@ class EndUsers(Feature):
         named = end_user(given, options.secret)
         if named is None:
             if options.required and type(op) not in QUESTIONS:
+                call.record.model = call.served.name
                 raise self._unnamed(call)
             return
         if options.secret is None and self._known.masked(named, call.reply.request.headers) != named:

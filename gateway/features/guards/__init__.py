@@ -145,12 +145,14 @@ class Service(Struct, frozen=True):
 class Guards(Feature):
     """The guards of a configuration. A call's notes have the names of those that have seen it.
 
-    failed  called with (guard, request id, why) for each failure
+    failed     called with (guard, request id, why) for each failure
+    end_users  records name the end users; without, guards are shown whom the body names
     """
 
-    def __init__(self, services: Sequence[Service], failed: Callable[[str, str, str], None]) -> None:
+    def __init__(self, services: Sequence[Service], failed: Callable[[str, str, str], None], end_users: bool) -> None:
         self._services = services
         self._failed = failed
+        self._end_users = end_users
 
     def around_read(self, inner: Step) -> Step:
         """Asks the guards about a request for the model that it means. They may choose another one."""
@@ -218,7 +220,10 @@ class Guards(Feature):
 
     def question(self, call: Call, service: Service, stage: Stage, texts: Sequence[Shown]) -> _Question:
         record = call.record
-        user = None if call.op is None else call.op.end_user or call.op.user
+        if self._end_users:
+            user = None if record.end_user is UNSET else record.end_user
+        else:
+            user = None if call.op is None else call.op.end_user or call.op.user
         return _Question(
             stage, service.name, record.id, record.model, record.dialect, record.operation, record.stream,
             record.key, record.team, user, texts,
@@ -413,4 +418,4 @@ def build(parts: Parts) -> Built | None:
     def failed(guard: str, id: str, why: str) -> None:
         parts.log.rationed("warning", "guard failed", guard=guard, id=id, reason=why)
 
-    return Built((Guards(services, failed),), close=transport.close)
+    return Built((Guards(services, failed, parts.config.end_users is not None),), close=transport.close)

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import httpx
 import pytest
 
+from gateway.core.end_users import end_user
 from tests.support.clients import Way
 from tests.support.harness import Stack
 from tests.support.ports import free_port
@@ -148,6 +150,37 @@ def test_an_adapter_is_a_model_of_its_own(service: Guard, asked: str, chosen: st
         named = (asked, "chosen", chosen) if asked != chosen else (None, None, None)
         assert (record["asked"], record["routed"], reply.headers.get("x-dragoman-model")) == named
         assert [one["guard"] for one in service.asked] == ["g", "of-the-model"]
+
+
+SECRET_OF_USERS = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.mark.feature("end_users")
+@pytest.mark.parametrize(
+    ("options", "header", "user"),
+    [
+        ({"header": "x-end-user"}, "ann", "ann"),
+        ({"header": "x-end-user"}, None, "bob"),
+        ({"header": "x-end-user", "body": False}, None, None),
+        ({"header": "x-end-user", "secret_env": "USERS"}, "ann", end_user("ann", SECRET_OF_USERS)),
+        ({}, "ann", "bob"),
+    ],
+    ids=["header", "body", "no body", "secret", "no header"],
+)
+def test_a_guard_is_shown_the_end_user(service: Guard, options: Any, header: str | None, user: str | None) -> None:
+    config = {**config_of(service, after="whole"), "end_users": options, "listen": {"trusted_proxies": ["127.0.0.1"]}}
+    with Stack(config=config, environ={"USERS": SECRET_OF_USERS}) as stack:
+        headers = {} if header is None else {"x-end-user": header}
+        assert httpx.post(stack.url + PATH, json=chat("hi", user="bob"), headers=headers).status_code == 200
+        assert [(one["stage"], one["user"]) for one in service.asked] == [("before", user), ("after", user)]
+        assert stack.record().get("end_user") == user
+
+
+@pytest.mark.feature("end_users")
+def test_a_request_without_the_end_user_that_it_must_name_reaches_no_guard(service: Guard) -> None:
+    with Stack(config={**config_of(service), "end_users": {"required": True}}) as stack:
+        assert httpx.post(stack.url + PATH, json=chat("hi")).status_code == 400
+        assert (service.asked, stack.record()["model"]) == ([], "m")
 
 
 KEY = "sk-guards-0123456789abcdef"
