@@ -13,6 +13,7 @@ from gateway.features.mirror import Mirror
 from tests.support.clients import WAYS, Way
 from tests.support.harness import Stack
 from tests.support.sampled import of_dialect, sampled
+from tests.unit.app.asking import key
 from tests.unit.kernel.asking import chat
 
 GENERATING = [way for way in WAYS if way.operation in ("chat", "complete", "embed", "score")]
@@ -34,9 +35,10 @@ class Mirrored(Stack):
         config: dict[str, Any] | None = None,
         main: Any = None,
         policies: Any = None,
+        environ: dict[str, str] | None = None,
         **mirror: Any,
     ) -> None:
-        super().__init__(({}, copy), config)
+        super().__init__(({}, copy), config, environ=environ)
         self.main = dict(main or {})
         self.policies = {"request_policies": policies} if policies else {}
         self.mirror = mirror
@@ -121,6 +123,21 @@ def test_a_copy_has_the_policies_of_its_own_model() -> None:
         assert httpx.post(stack.url + PATH, json=chat(max_tokens=90)).status_code == 200
         stack.run(copies(stack).idle())
         assert results(stack) == {"refused": 1}
+
+
+@pytest.mark.feature("end_users")
+@pytest.mark.parametrize("main", [{}, {"fallback": ["copy"]}], ids=["alone", "with a fallback"])
+def test_copies_of_end_users_share_no_cache(main: dict[str, Any]) -> None:
+    secret, entry = key("one")
+    config = {"end_users": {}, "cache_salt": {"secret_env": "SALT", "by": "end_user"}, "keys": entry}
+    with Mirrored({}, config, main, environ={"SALT": "0123456789abcdef" * 2}) as stack:
+        for number, user in enumerate(("ann", "bob"), 1):
+            headers = {"authorization": f"Bearer {secret}"}
+            assert httpx.post(stack.url + PATH, json=chat(user=user), headers=headers).status_code == 200
+            stack.run(stack.sims[1].ledger.wait(completed=number, running=0))
+        salts = [[json.loads(one.body)["cache_salt"] for one in sim.entries if one.body] for sim in stack.sims]
+    assert salts[0] == salts[1]
+    assert len(set(salts[1])) == 2
 
 
 def test_a_copy_that_is_slow_keeps_nobody_and_further_ones_are_left_out() -> None:
