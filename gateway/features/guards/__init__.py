@@ -183,6 +183,10 @@ class Guards(Feature):
             try:
                 await inner(call)
                 await held.finish()
+            except BaseException:  # also the client that leaves
+                if call.op is not None:
+                    call.op.to_store = None  # not allowed
+                raise
             finally:
                 held.close()
 
@@ -367,10 +371,6 @@ class HeldReply:
                 await call.reply.respond(response)
             elif isinstance(lane, GuardedLane) and not lane.done:
                 await self._finish_stream(lane)
-        except GatewayError:
-            if call.op is not None:
-                call.op.to_store = None
-            raise
         finally:
             _waited(call, began)
 

@@ -150,6 +150,24 @@ def test_a_deadline_ends_the_wait_for_a_guard(service: Guard, stream: bool) -> N
         assert (reply.status_code, reply.json()["error"]["code"]) == (504, "deadline_exceeded")
 
 
+@pytest.mark.feature("stored")
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("ends", ["left", "late"])
+def test_what_no_guard_has_allowed_is_not_stored(service: Guard, ends: str, stream: bool) -> None:
+    service.held.clear()
+    config = {**config_of(service, before=False, after="whole", timeout_s=30), "store": {"where": "memory"}}
+    body = {"model": "m", "input": "hi", "stream": stream}
+    with Stack(config={**config, "deadlines": {"total_s": 0.5 if ends == "late" else 30}}) as stack:
+        if ends == "late":
+            assert httpx.post(stack.url + "/v1/responses", json=body, timeout=30).status_code == 504
+        else:
+            with raw_request(stack, body, "/v1/responses"):
+                until(lambda: bool(service.asked))
+        until(lambda: not stack.gateway.deployment.runtime.active.requests)
+        assert stack.record()["outcome"] == ("failed" if ends == "late" else "cancelled")
+        assert not stack.service("stored")._texts
+
+
 def test_a_second_worker_asks_no_guard_again(service: Guard) -> None:
     models = {"m": {"hedge_s": 0.01, "policy": "round_robin"}}
     config = {**config_of(service, after="whole"), "models": models, "retry": {"min_per_second": 100}}
