@@ -19,7 +19,7 @@ LINES = {
     "gateway/config": 5_002,
     "gateway/core": 4_103,
     "gateway/dialects": 10_630,
-    "gateway/features": 13_453,
+    "gateway/features": 13_459,
     "gateway/fleet": 6_447,
     "gateway/kernel": 3_517,
     "gateway/native": 514,

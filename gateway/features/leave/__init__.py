@@ -10,6 +10,7 @@ from asyncio import TimerHandle, get_running_loop
 from collections.abc import Awaitable, Callable
 
 from gateway.core.errors import GatewayError, Kind
+from gateway.core.messages import Chat, Complete, Media
 from gateway.core.moves import LATE, LEAVING, reason_of
 from gateway.core.ports import Moves, WorkerHandle
 from gateway.features import Built, Parts
@@ -18,6 +19,8 @@ from gateway.kernel.feature import Attempt, Failure, Feature
 from gateway.kernel.runtime import ActiveRequests
 from gateway.kernel.visit import Visit
 
+_MADE = (Chat, Complete, Media)
+"""What takes long if it is not streamed: all else is computed in one step."""
 Resumable = Callable[[Call, Visit], bool]
 """Whether another worker can go on now with the stream of a visit."""
 
@@ -36,8 +39,8 @@ class Leave(Feature):
             return watched(call, visit, moves)
 
         async def watched(call: Call, visit: Visit, moves: Moves) -> None:
-            generates = call.op is not None and call.op.generates
-            seconds = moves.unstreamed if generates and not call.record.stream else moves.first_token
+            streamed, made = call.record.stream, isinstance(call.op, _MADE)
+            seconds = moves.unstreamed if made and not streamed else moves.first_token
             late = None if seconds is None else _Late(self, call, visit, seconds)
             try:
                 await inner(call, visit)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from hashlib import sha256
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.support.harness import PROBED, Stack, until
+from tests.unit.app.hearing import DRAW, SPEECH, gateway, send
+from tests.unit.app.media import TRANSCRIBE, Asked, Worker, answer, sound
+from tests.unit.app.media import scripted as scripted_worker
 from tests.unit.features.resume.broken import TEXT, Streaming, posted, text_of
 from tests.unit.kernel.asking import PATH, chat, scripted
 
@@ -50,6 +56,28 @@ def test_a_reply_whose_kind_has_no_bound_is_not_late(bound: str, stream: bool) -
             sim.fault("stall:0.3@before")
         assert httpx.post(stack.url + PATH, json=chat(scripted(text=TEXT), stream=stream)).status_code == 200
         assert (stack.record()["attempts"], stack.record()["moved"], stack.events("bug")) == (1, [], [])
+
+
+def _slow(worker: Worker, asked: Asked, handler: BaseHTTPRequestHandler) -> None:
+    time.sleep(0.5)
+    with contextlib.suppress(OSError):  # the gateway has left
+        if asked.path == SPEECH:
+            answer(handler, b"sound", "audio/mpeg")
+        else:
+            answer(handler, b'{"text":"hello","data":[{"b64_json":"eA=="}]}')
+
+
+@pytest.mark.feature("media")
+@pytest.mark.parametrize("path", [DRAW, SPEECH, TRANSCRIBE])
+@pytest.mark.parametrize(("bound", "attempts"), [("first_token_s", 1), ("unstreamed_s", 2)])
+def test_sound_and_images_are_generated(path: str, bound: str, attempts: int) -> None:
+    deadlines = {bound: 0.1}
+    with scripted_worker(_slow) as one, scripted_worker(_slow) as two, gateway(one, two, deadlines=deadlines) as stack:
+        asked = {"model": "m", "prompt": "a cat", "input": "hello"}
+        got = send(stack, sound()) if path == TRANSCRIBE else httpx.post(stack.url + path, json=asked, timeout=30)
+        assert got.status_code == 200
+        record = stack.record()
+        assert (record["attempts"], record["moved"]) == (attempts, ["late"] * (attempts - 1))
 
 
 def test_a_late_first_token_is_waited_for_if_nobody_else_is_there() -> None:
