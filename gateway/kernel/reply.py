@@ -85,6 +85,11 @@ class ClientReply(Struct, eq=False):
         return not self.committed and (self._lane is not None or not self.client.started)
 
     @property
+    def kept_alive(self) -> bool:
+        """The head of a stream goes out, or has: no other one may follow."""
+        return self._lane is not None
+
+    @property
     def between(self) -> bool:
         """One worker's stream broke, and no other one goes on with it yet."""
         return self.committed and self.stream is None and self._lane is not None

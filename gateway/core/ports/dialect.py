@@ -172,6 +172,9 @@ class Passthrough(Protocol):
     def media_whole(self, response: Response, op: Media) -> tuple[Response, Usage]:
         """As `whole`."""
 
+    def media_events(self, response: Response, op: Media) -> bytes:
+        """A reply of `media_whole` as the events that end a stream."""
+
     def finishes(self, response: Response) -> list[str]:
         """Why the choices of a buffered reply that `whole` returned ended, in their order."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
 from gateway.core.continuation import NO_TEXT, SentText
 from gateway.core.http import Response
@@ -12,7 +13,9 @@ from gateway.features import Built, Parts
 from gateway.kernel.call import Call
 from gateway.kernel.delivery import Delivery, carry_stream
 from gateway.kernel.visit import Visit
+from gateway.offload import offload_in_turn
 from gateway.wire import sse
+from gateway.wire.bulk import is_large
 
 
 class MediaDelivery(Delivery):
@@ -27,6 +30,25 @@ class MediaDelivery(Delivery):
         await carry_stream(call, visit, exchange, lane)
 
     stream = whole
+
+    async def respond(self, call: Call, response: Response) -> None:
+        """Behind a keep-alive, which begins a stream, a whole reply passes as the stream's last events."""
+        if not call.record.stream:
+            await super().respond(call, response)
+            return
+        call.reply_at = call.runtime.clock()
+        large, op = is_large(response.body), cast("Media", call.asked)
+
+        async def step(work: Callable[..., Any], *of: Any) -> Any:
+            return await offload_in_turn(call.owner, work, *of, share=call.share) if large else work(*of)
+
+        translated = await step(self.translated, call, response)
+        if call.reply.kept_alive:
+            last = await step(_passthrough(call).media_events, translated, op)
+            call.settle()
+            await call.reply.conclude(last, self.lane(call))
+        else:
+            await call.reply.respond(translated)
 
     def translated(self, call: Call, response: Response) -> Response:
         translated, call.record.usage = _passthrough(call).media_whole(response, cast("Media", call.asked))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
+import time
+from collections.abc import Callable
 from functools import partial
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -11,9 +14,11 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.wire import sse
 from tests.support.harness import Stack, sse_data, until
-from tests.unit.app.hearing import ASKED, DRAW, SPEECH, VLLM, events, gateway, send
+from tests.unit.app.hearing import ASKED, DRAW, SPEECH, VLLM, config, events, gateway, send
 from tests.unit.app.media import EVENTS, TRANSCRIBE, TYPE, Asked, Worker, answer, begin, cut, end, scripted, sound
+from tests.unit.kernel.asking import plain_asgi, read_whole
 
 
 @pytest.mark.parametrize(
@@ -86,6 +91,80 @@ def test_a_server_may_answer_whole_although_a_stream_was_asked_for(hearing: tupl
     stack, _ = hearing
     got = send(stack, sound(stream="true"))
     assert (got.status_code, got.json()["text"]) == (200, "hello there")
+
+
+_TWO = {
+    "created": 1,
+    "size": "1x1",
+    "data": [{"b64_json": "eA=="}, {"b64_json": "eQ=="}],
+    "usage": {"input_tokens": 3, "output_tokens": 7},
+}
+_EACH = {"type": "image_generation.completed", "created_at": 1, "size": "1x1"}
+_HEARD = {"type": "transcript.text.done", "text": "hello\nthere"}
+_HELLO = json.dumps({"text": "hello\nthere"}, indent=1).encode()
+
+
+@pytest.mark.parametrize("wrap", [lambda app: app, plain_asgi], ids=["direct", "asgi"])
+@pytest.mark.parametrize(
+    ("path", "members", "reply", "kind", "told"),
+    [
+        (TRANSCRIBE, {}, _HELLO, "application/json", [_HEARD]),
+        (TRANSCRIBE, {"response_format": "text"}, b"hello\nthere", "text/plain", [_HEARD]),
+        (
+            DRAW,
+            {"n": 2},
+            json.dumps(_TWO, indent=1).encode(),
+            "application/json",
+            [{**_EACH, "b64_json": "eA=="}, {**_EACH, "b64_json": "eQ==", "usage": _TWO["usage"]}],
+        ),
+        (DRAW, {}, b'{"data":["no object"]}', "application/json", None),
+    ],
+    ids=["json", "text", "images", "neither"],
+)
+def test_a_whole_reply_behind_a_keep_alive_is_the_end_of_the_stream(
+    wrap: Callable[[Any], Any], path: str, members: Any, reply: bytes, kind: str, told: Any
+) -> None:
+    def script(worker: Worker, asked: Asked, handler: BaseHTTPRequestHandler) -> None:
+        time.sleep(0.4)
+        answer(handler, reply, kind)
+
+    more = {"relay": {"keepalive_s": 0.1}}
+    with scripted(script) as worker, Stack((), {**config(worker), **more}, wrap=wrap) as stack:
+        form = path == TRANSCRIBE
+        content = sound(stream="true", **members) if form else json.dumps({**ASKED, "stream": True, **members})
+        got = raw_reply(stack, path, content if isinstance(content, bytes) else content.encode(), form)
+        head, _, body = got.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        assert b"HTTP/1.1" not in body
+        frames = sse.Reader().feed(unchunked(body, whole=told is not None))
+        said = [json.loads(one.data) for one in frames if not one.silent]
+        assert said == told if told is not None else "error" in said[-1]
+        record = stack.record()
+        assert (record["outcome"], record["status"]) == ("ok" if told is not None else "failed", 200)
+        assert not stack.events("bug")
+        if told is not None:
+            assert record["usage"]["output"] > 0
+
+
+def raw_reply(stack: Stack, path: str, content: bytes, form: bool) -> bytes:
+    """All bytes of the reply, as they came."""
+    kind = TYPE["content-type"] if form else "application/json"
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: {kind}\r\n"
+    client = socket.create_connection(("127.0.0.1", int(stack.url.rsplit(":", 1)[1])))
+    client.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
+    return read_whole(client)
+
+
+def unchunked(body: bytes, whole: bool) -> bytes:
+    """The content of a chunked body, to its end if it is `whole`."""
+    content = b""
+    while body or whole:
+        size, _, body = body.partition(b"\r\n")
+        if not int(size, 16):
+            assert body == b"\r\n"
+            return content
+        content, body = content + body[: int(size, 16)], body[int(size, 16) + 2 :]
+    return content
 
 
 OPENAI = [

@@ -29,7 +29,9 @@ MOST_FRAME = 64 << 20
 MOST_TEXT = 16 << 20
 """Characters of a transcript that is repeated at its end."""
 _ENDS = {"transcribe": "transcript.text.done", "translate": "transcript.text.done", "speak": "speech.audio.done"}
-_DRAWN = ("image_generation.completed", "image_edit.completed")
+_IMAGES = {"draw": "image_generation.completed", "edit": "image_edit.completed"}
+_DRAWN = frozenset(_IMAGES.values())
+_ON_ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 _TEXTS = frozenset({"text", "srt", "vtt"})
 _PLAIN = b"text/plain; charset=utf-8"
 _EVENTS = b"text/event-stream"
@@ -78,6 +80,7 @@ class _WholeIn(Struct):
 
 _event = msgspec.json.Decoder(_EventIn)
 _whole = msgspec.json.Decoder(_WholeIn)
+_images = msgspec.json.Decoder(list[dict[str, Raw]])
 
 
 def _used(
@@ -137,6 +140,22 @@ def _json(body: bytes, model: str | None, op: Media) -> Response:
     if model is not None and model != op.model:
         body = encode({**members_of(body), "model": op.model})
     return Response(200, [JSON_TYPE], body)
+
+
+def events(response: Response, op: Media) -> bytes:
+    """The events that say what a reply of `whole` says."""
+    body, kind = response.body, _ENDS.get(op.work) or _IMAGES[op.work]
+    written = JSON_TYPE in response.headers and body.lstrip().startswith(b"{")
+    members: dict[str, Any] = members_of(body.translate(_ON_ONE_LINE)) if written else {"text": body.decode()}
+    if op.work in _ENDS:
+        return sse.frame(encode_line({**members, "type": kind}))
+    images = wire.decoded(members.pop("data"), _images)
+    usage, created = members.pop("usage", None), members.pop("created", None)
+    common = members if created is None else {"created_at": created, **members}
+    made = [{**common, **image, "type": kind} for image in images]
+    if usage is not None:
+        made[-1]["usage"] = usage  # of all
+    return b"".join([sse.frame(encode_line(one), kind.encode()) for one in made])
 
 
 def is_stream(headers: Headers, op: Media) -> bool:

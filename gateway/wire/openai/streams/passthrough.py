@@ -141,6 +141,9 @@ class Passthrough(Struct, frozen=True):
     def media_whole(self, response: Response, op: Media) -> tuple[Response, Usage]:
         return media.whole(response, op)
 
+    def media_events(self, response: Response, op: Media) -> bytes:
+        return media.events(response, op)
+
     def finishes(self, response: Response) -> list[str]:
         return [choice.finish_reason for choice in _ended(response.body).choices if choice.finish_reason is not None]
 
