@@ -127,7 +127,7 @@ class PromptLog(Feature):
         return next((rule.name for rule in self._rules if rule.chooses(call)), None)
 
     async def _answer(self, call: Call, entry: Entry, inner: Step) -> None:
-        await run_step(call.share, entry.ask, call.asked)
+        await run_step(call.share, entry.ask, call.asked, call.served.name)
         reply = call.reply
         if isinstance(call.op, Generate):
             reply.dialect = cast("Dialect", Recording(entry.dialect, entry))  # the rest of it is the dialect's own

@@ -175,6 +175,7 @@ class Entry:
         self.dialect = dialect
         self.most = most
         self.reserved = 0
+        self.model = ""
         self.reply: ReplyTexts | None = None
         self.time = Moment(0.0)
         self.record: RequestRecord | None = None
@@ -184,9 +185,10 @@ class Entry:
         self._took = 0
         self._cut = False
 
-    def ask(self, op: Guarded) -> None:
-        """A model is asked this. The texts are kept from the last one back: a long conversation repeats what was logged
-        before."""
+    def ask(self, op: Guarded, model: str) -> None:
+        """A model is asked this, and a rule is for it: one that answers in its place may be none of the rule's. The
+        texts are kept from the last one back: a long conversation repeats what was logged before."""
+        self.model = model
         texts: list[tuple[int, Shown, bytes]] = []
         shown, left, self._cut, self._others = texts_of(op), self.most, False, []
         for name in map(_bounded, unshown(op)[:_MOST_OTHERS]):
@@ -239,11 +241,11 @@ class Entry:
             finish = [reason for _, reason in sorted(found.finishes.items())]
             reply = Answer(found.texts(), finish, found.complete, found.cut)
         same: Any = {name: getattr(record, name) for name in _SAME}
-        return Line(time=self.time, by=self.by, prompt=prompt, reply=reply, **same)
+        return Line(time=self.time, by=self.by, model=self.model, prompt=prompt, reply=reply, **same)
 
 
 _SAME = (
-    *("id", "key", "team", "dialect", "operation", "model", "stream"),
+    *("id", "key", "team", "dialect", "operation", "stream"),
     *("status", "outcome", "code", "duration_ms", "trace", "usage"),
 )
 """Members of a line that are those of the request's record."""

@@ -188,17 +188,18 @@ def test_a_stream_that_another_worker_went_on_with_is_one_reply(tmp_path: Path) 
     raise AssertionError("no stream was continued")
 
 
-def test_a_model_that_answers_in_place_of_another_is_named(tmp_path: Path) -> None:
+def test_a_line_names_the_model_whose_rule_chose_it(tmp_path: Path) -> None:
     rules = {"away": {"match": {"model": ["away"]}}}
     with Stack(config={**config(tmp_path, rules), "models": {"away": {**GONE, "fallback": ["m"]}}}) as stack:
         for stream in (False, True):
             post(stack, "for the one", model="away", stream=stream)
             line = written(stack, tmp_path)[-1]
-            assert (said(line), line["model"], line["outcome"]) == ((["for the one"], None), "m", "ok")
+            assert (said(line), line["model"], line["outcome"]) == ((["for the one"], None), "away", "ok")
         stack.run(stack.gateway.reload(stack.config({"prompt_log": {"rules": ALL}})))
         for stream in (False, True):
             post(stack, scripted(text="both"), model="away", stream=stream)
-            assert said(written(stack, tmp_path)[-1])[1] == ["both"]
+            line = written(stack, tmp_path)[-1]
+            assert (said(line)[1], line["model"]) == (["both"], "m")
 
 
 def test_limits_refuse_what_is_logged_and_guards_what_is_not(tmp_path: Path) -> None:
@@ -321,7 +322,7 @@ def test_what_is_held_of_a_prompt_is_counted(name: str) -> None:
     entry = Entry("key", dialect, most)
     _, op = offline.read(dialect, json.dumps({**chat(), **NAMED[name]}).encode(), route="chat")
     assert isinstance(op, Chat)
-    entry.ask(op)
+    entry.ask(op, "m")
     entry.end(RequestRecord(id="i", dialect="openai"), [])
     prompt = entry.line().prompt
     names = [*[one.name or "" for one in prompt.texts], *prompt.others]
