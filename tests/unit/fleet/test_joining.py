@@ -294,8 +294,8 @@ async def test_a_worker_waits_out_its_grace_for_what_cannot_be_handed_over(hand_
             return True
 
     lease = Noting(writer.Registry("redis://h:1"), dataclasses.replace(ENTRY), idle)
-    times = {"grace_s": 0.5, "hand_over_s": hand_over_s, "notice_s": 0.01}
-    drained = partial(writer.wind_down, lease, hurry=asyncio.Event(), **times)
+    never = asyncio.Event()
+    drained = partial(writer.wind_down, lease, grace_s=0.5, hand_over_s=hand_over_s, notice_s=0.01, hurry=never)
 
     async def busy() -> tuple[int, int]:
         return 1, 0
