@@ -153,7 +153,7 @@ def _add_file(tar: tarfile.TarFile, path: Path) -> bool:
 
 
 def _listed(folder: Path) -> list[Path]:
-    """What is in `folder`. Raises CommandError; `Path.glob` would pass over a folder that cannot be read."""
+    """Lists what is in `folder`. Raises CommandError; `Path.glob` would pass over a folder that cannot be read."""
     try:
         return [folder / name for name in sorted(os.listdir(folder))]
     except OSError as error:
@@ -161,7 +161,7 @@ def _listed(folder: Path) -> list[Path]:
 
 
 class _Source:
-    """A file whose errors are told from those of the file that is written."""
+    """A file whose errors are other than those of the file that is written."""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self._path, self._file = path, file

@@ -29,11 +29,11 @@ def confirm(what: str, options: argparse.Namespace) -> None:
         raise CommandError(f"nothing was changed: without a terminal, give --yes, and {what}")
     print(f"{what}. Go on? [y/N] ", end="", file=sys.stderr, flush=True)
     try:
-        said = sys.stdin.readline()
+        answer = sys.stdin.readline()
     except KeyboardInterrupt:
         print(file=sys.stderr)
         raise CommandError("nothing was changed", INTERRUPTED) from None
-    if said.strip().lower() not in ("y", "yes"):
+    if answer.strip().lower() not in ("y", "yes"):
         raise CommandError("nothing was changed", 1)
 
 

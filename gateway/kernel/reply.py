@@ -85,7 +85,7 @@ class ClientReply(Struct, eq=False):
         return not self.committed and (self._lane is not None or not self.client.started)
 
     @property
-    def kept_alive(self) -> bool:
+    def begun_stream(self) -> bool:
         """The head of a stream goes out, or has: no other one may follow."""
         return self._lane is not None
 

@@ -213,7 +213,7 @@ class Stack:
             await serving
 
 
-def kept_alive(stack: Stack, path: str, body: Mapping[str, Any], enough: Callable[[bytes], bool]) -> httpx.Response:
+def begun_stream(stack: Stack, path: str, body: Mapping[str, Any], enough: Callable[[bytes], bool]) -> httpx.Response:
     """The whole reply to a request whose worker stalls until what has come of it is enough."""
     received = b""
     with httpx.stream("POST", stack.url + path, json=body, timeout=30) as reply:

@@ -20,7 +20,7 @@ from gateway.kernel.runtime import ActiveRequests
 from gateway.kernel.visit import Visit
 
 _MADE = (Chat, Complete, Media)
-"""What takes long if it is not streamed: all else is computed in one step."""
+"""Operations that take long if they are not streamed: all others are computed in one step."""
 Resumable = Callable[[Call, Visit], bool]
 """Whether another worker can go on now with the stream of a visit."""
 

@@ -43,7 +43,7 @@ class MediaDelivery(Delivery):
             return await offload_in_turn(call.owner, work, *of, share=call.share) if large else work(*of)
 
         translated = await step(self.translated, call, response)
-        if call.reply.kept_alive:
+        if call.reply.begun_stream:
             last = await step(_passthrough(call).media_events, translated, op)
             call.settle()
             await call.reply.conclude(last, self.lane(call))

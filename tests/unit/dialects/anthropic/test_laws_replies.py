@@ -14,7 +14,7 @@ from gateway.core.events import Delta, End, Event, Failed, Finish, PartEnd, Part
 from gateway.core.messages import Thinking
 from gateway.core.usage import Usage
 from gateway.wire.openai.replies.views import UsageIn, decoded, usage
-from tests.support.harness import Stack, kept_alive
+from tests.support.harness import Stack, begun_stream
 from tests.unit.dialects.anthropic.asking import ASKING, DIALECT, frames, heard, read, scripted, sent
 from tests.unit.dialects.anthropic.posted import post
 from tests.unit.dialects.asking import HI, ONE, SIDE_BY_SIDE, TWO
@@ -162,7 +162,7 @@ def test_law_13_no_event_but_the_workers_own_end_stops_a_message() -> None:
 def test_law_14_silence_is_bridged_by_pings_behind_one_begin() -> None:
     with Stack(workers=({"fault": "stall"},), config={"relay": {"keepalive_s": 0.1}}) as stack:
         asked = scripted(stream=True, text="Hello")
-        reply = kept_alive(stack, "/v1/messages", asked, lambda said: said.count(b"event: ping\n") >= 2)
+        reply = begun_stream(stack, "/v1/messages", asked, lambda said: said.count(b"event: ping\n") >= 2)
     events = frames(reply.text)
     kinds = [event["type"] for event in events]
     assert kinds[:3] == ["message_start", "ping", "ping"]

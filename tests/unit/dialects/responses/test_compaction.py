@@ -15,7 +15,7 @@ from gateway.core.events import Delta, End, Event, Finish, PartEnd, PartKind, Pa
 from gateway.core.ports import Capabilities
 from gateway.core.usage import Usage
 from gateway.dialects.responses.compaction import ASK
-from tests.support.harness import Stack, kept_alive
+from tests.support.harness import Stack, begun_stream
 from tests.unit.dialects.responses.asking import (
     TOOL,
     body,
@@ -104,7 +104,7 @@ def test_a_client_hears_events_while_the_summary_is_written() -> None:
     """Its text is held, and idle timers count events."""
     request = asked({"text": "The sum of it.", "fault": "stall@2"}, stream=True)
     with Stack(config={"relay": {"keepalive_s": 0.1}}) as stack:
-        reply = kept_alive(stack, "/v1/responses", request, waited_twice)
+        reply = begun_stream(stack, "/v1/responses", request, waited_twice)
     events = frames(reply.text)
     assert kinds(events)[:4] == ["created", "in_progress", "in_progress", "in_progress"]
     assert [item["type"] for item in events[-1]["response"]["output"]] == ["compaction"]
@@ -130,7 +130,7 @@ def test_a_begun_stream_without_a_summary_fails(text: str) -> None:
     """Its record is not that of a success, and has what the worker used."""
     with Stack(({"reasoning": True},), {"store": {"where": "memory"}, "relay": {"keepalive_s": 0.1}}) as stack:
         request = asked({"reasoning": "hm", "text": text, "fault": "stall@1"}, stream=True)
-        reply = kept_alive(stack, "/v1/responses", request, waited_twice)
+        reply = begun_stream(stack, "/v1/responses", request, waited_twice)
         response = frames(reply.text)[-1]["response"]
         record = stack.record()
         assert (response["status"], response["error"]["code"]) == ("failed", "no_summary")

@@ -10,7 +10,7 @@ import pytest
 from gateway.config import Config
 from gateway.core.errors import GatewayError, Kind
 from gateway.core.events import Delta, Event, Failed, PartEnd, PartStart, Start
-from tests.support.harness import Stack, kept_alive
+from tests.support.harness import Stack, begun_stream
 from tests.unit.dialects.responses.asking import DIALECT, body, frames, kinds, read, scripted, stream_of, waited_twice
 
 
@@ -86,7 +86,7 @@ def test_law_10_a_failed_response_has_the_codes_that_codex_acts_on(kind: Kind, c
 def test_law_11_silence_is_bridged_by_events_behind_one_begin() -> None:
     with Stack(workers=({"fault": "stall"},), config={"relay": {"keepalive_s": 0.1}}) as stack:
         asked = scripted(stream=True, text="Hello")
-        reply = kept_alive(stack, "/v1/responses", asked, waited_twice)
+        reply = begun_stream(stack, "/v1/responses", asked, waited_twice)
     events = frames(reply.text)
     assert kinds(events)[:4] == ["created", "in_progress", "in_progress", "in_progress"]
     assert kinds(events)[-1] == "completed"

@@ -165,7 +165,7 @@ def test_what_no_guard_has_allowed_is_not_stored(service: Guard, ends: str, stre
                 until(lambda: bool(service.asked))
         until(lambda: not stack.gateway.deployment.runtime.active.requests)
         assert stack.record()["outcome"] == ("failed" if ends == "late" else "cancelled")
-        assert not stack.service("stored")._texts
+        assert not stack.service("stored")._texts  # no client knows their ids
 
 
 def test_a_second_worker_asks_no_guard_again(service: Guard) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.harness import Stack, kept_alive, sse_data, until
+from tests.support.harness import Stack, begun_stream, sse_data, until
 from tests.unit.kernel.asking import PATH, TOOL, chat, post, raw_request, read_whole, scripted
 
 CALL = {"name": "f", "arguments": {"text": "word " * 1000}}
@@ -100,7 +100,7 @@ def test_keepalive_newlines_before_and_between_tokens(wrap: Callable[[Any], Any]
     with Stack(wrap=wrap, config={"relay": {"keepalive_s": 0.05}}) as stack:
         for at in ("headers", "2"):
             body = chat(scripted(text="a b c", fault=f"stall@{at}"), stream=True)
-            reply = kept_alive(stack, PATH, body, lambda said: said.startswith(b"\n") or b"\n\n\n" in said)
+            reply = begun_stream(stack, PATH, body, lambda said: said.startswith(b"\n") or b"\n\n\n" in said)
             assert list(sse_data(reply.content))[-1] == b"[DONE]"
 
 
@@ -121,7 +121,7 @@ def test_keepalives_before_a_worker_has_begun_to_answer(
     with Stack(wrap=wrap, config={"relay": {"keepalive_s": 0.05}}) as stack:
         whole = httpx.post(stack.url + path, json=chat(scripted(text="a b"), stream=True))
         late = chat(scripted(text="a b", fault="stall@before"), stream=True)
-        reply = kept_alive(stack, path, late, lambda said: said.startswith(blank * 2))
+        reply = begun_stream(stack, path, late, lambda said: said.startswith(blank * 2))
         assert reply.status_code == 200
         assert reply.headers["content-type"] == whole.headers["content-type"]
         assert reply.headers["x-request-id"] == stack.record()["id"]
