@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Literal
 
-from gateway.core.errors import Kind
+from gateway.core.errors import GatewayError, Kind
 from gateway.core.ports import RequestRecord
 from gateway.core.usage import Usage
 
@@ -48,6 +48,11 @@ def used(record: RequestRecord, prompt: int) -> Usage | None:
     if usage is None or (usage.input is None and usage.output is None):
         return Usage(prompt, 0) if outcome == "cancelled" and record.stream else None
     return usage
+
+
+def is_unseen(error: GatewayError) -> bool:
+    """Whether nobody knows how much a worker has produced that failed by `error`."""
+    return (error.code or error.kind.value) in _UNSEEN
 
 
 def produced_at_most(choices: int, seconds: float) -> int:

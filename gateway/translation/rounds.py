@@ -145,6 +145,8 @@ class Rounds:
         calls = [ToolCall(made.id, made.call.tool.name, made.text) for made in self._made]
         results = self._results()
         before = self._tokens if self._tokens is not None else estimate(op)
+        if self.usage is not None and self.usage.input is None:
+            self.usage = replace(self.usage, input=before)
         added = estimate(Chat(model=op.model, messages=results))
         if context is not None:
             # The answer may have the client's bound, but at most half of what is left.
@@ -214,14 +216,15 @@ def joined(one: Usage | None, other: Usage | None) -> Usage | None:
     counts = ("input", "output", "cached", "reasoning", "stored")
     values = {name: (getattr(one, name), getattr(other, name)) for name in counts}
     both = {name: a + b if a is not None and b is not None else None for name, (a, b) in values.items()}
-    return convert({**both, "source": one.source}, Usage)
+    return convert({**both, "source": one.source if one.source == other.source else "estimated"}, Usage)
 
 
 class RoundReader:
     """The stream of one round, as a part of the reply. Implements core.ports.StreamReader.
 
     Its start is left out unless it is the first, its parts go on with the numbers of those before, and its usage is
-    that of all rounds. Calls of the gateway's tools are left out; if there are some, so is its end: see `Rounds`.
+    that of all rounds, estimated where a worker reports none. Calls of the gateway's tools are left out; if there are
+    some, so is its end: see `Rounds`.
     """
 
     def __init__(self, reader: StreamReader, rounds: Rounds, writer: ServerToolWriter) -> None:
@@ -284,12 +287,19 @@ class RoundReader:
             self._usage = event.usage
             event = UsageReport(joined(rounds.usage, event.usage) or event.usage)
         calls = self._ended is not None and self._ended.reason != "length" and self._calls
+        events: list[Event] = [event]
         if type(event) is End:
-            rounds.end_round([part for part, _ in self._parts.values()], not calls, self._usage)
+            usage = self._usage
+            if usage is None:
+                produced = sum(len(texts) for _, texts in self._parts.values())
+                usage = Usage(rounds.prompt or None, produced, source="estimated")
+                if rounds.usage is not None:
+                    events.insert(0, UsageReport(joined(rounds.usage, usage) or usage))
+            rounds.end_round([part for part, _ in self._parts.values()], not calls, usage)
         if calls:
-            rounds.ending.append(event)
+            rounds.ending += events
         else:
-            yield event
+            yield from events
 
     @property
     def _calls(self) -> bool:

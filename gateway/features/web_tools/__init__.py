@@ -8,12 +8,14 @@ bill are those of the one request of the client.
 from __future__ import annotations
 
 import secrets
+from asyncio import CancelledError
 from collections.abc import Awaitable
 from functools import partial
 from typing import cast
 
 from msgspec import UNSET
 
+from gateway.core.charged import is_unseen, produced_at_most
 from gateway.core.errors import GatewayError
 from gateway.core.events import End, Finish, Start, UsageReport
 from gateway.core.http import Response
@@ -33,7 +35,7 @@ from gateway.offload import offload, run_step
 from gateway.tools import WebTools
 from gateway.translation.guarded import event_lane
 from gateway.translation.lanes import EventLane
-from gateway.translation.rounds import RoundReader
+from gateway.translation.rounds import RoundReader, joined
 from gateway.translation.rounds import Rounds as ToolRounds
 from gateway.translation.whole import read_whole
 from gateway.wire import clock
@@ -101,6 +103,7 @@ class Rounds(Delivery):
 
     _lane: EventLane | None = None
     _writer: ServerToolWriter
+    _began = 0.0
 
     def __init__(self, call: Call, tools: ServerTools, ask: Step) -> None:
         self._call = call
@@ -123,6 +126,8 @@ class Rounds(Delivery):
         time_to_first_token_ms = call.record.time_to_first_token_ms
         while rounds.pending:
             lane = self._lane
+            self._note_usage(rounds.usage)
+            ended, attempts, produced = rounds.count, call.record.attempts, 0 if lane is None else lane.produced
             try:
                 if lane is not None:
                     call.reply.pause()
@@ -133,9 +138,12 @@ class Rounds(Delivery):
                     return
                 await self._next()
                 await self._ask(call)
-            except GatewayError:
-                # No other model goes on.
-                call.reply.committed = call.reply.committed or lane is not None
+            except (GatewayError, CancelledError) as error:
+                if rounds.count == ended and call.record.attempts > attempts:
+                    self._note_usage(joined(rounds.usage, self._usage_of_round(error, produced)))
+                if isinstance(error, GatewayError):
+                    # No other model goes on.
+                    call.reply.committed = call.reply.committed or lane is not None
                 raise
             finally:
                 call.record.time_to_first_token_ms = time_to_first_token_ms
@@ -174,8 +182,30 @@ class Rounds(Delivery):
         facts = await run_step(share, served.pool.routing, op, call.reply.request.headers)
         facts.tenant, facts.size, facts.until = before.tenant, before.size, before.until
         call.routing, call.prompt, call.tried = facts, None, ()
+        self._began = runtime.clock()
+
+    def _note_usage(self, usage: Usage | None) -> None:
+        """The request has used so much by now."""
         if self._lane is not None:
-            self._lane.usage = rounds.usage
+            self._lane.usage = usage
+        else:
+            self._call.record.usage = usage
+
+    def _usage_of_round(self, error: GatewayError | CancelledError, produced: int) -> Usage | None:
+        """The usage of the round that ends with `error`, by the rules for a whole request (`core.charged`). produced:
+        the output of the client's stream before it."""
+        call, rounds, cause = self._call, self._rounds, error
+        if isinstance(error, CancelledError):
+            cause = call.interrupted or error
+        unknown = isinstance(cause, CancelledError) or is_unseen(cause)
+        if self._lane is not None:
+            output = self._lane.produced - produced
+        elif unknown:
+            output, most = produced_at_most(1, call.runtime.clock() - self._began), rounds.op.max_output
+            output = output if most is None else min(output, most)
+        else:
+            output = 0
+        return Usage(rounds.prompt, output, source="estimated") if output or unknown else None
 
     async def _end(self) -> None:
         """Ends a reply whose last round has called tools: others that the client runs, or more than it may."""

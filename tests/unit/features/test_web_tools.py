@@ -296,7 +296,7 @@ def test_a_client_that_leaves_ends_the_search(service: Web) -> None:
         while not stack.records() and time.monotonic() < deadline:
             time.sleep(0.05)
         record = stack.records()[-1]
-        assert (record["outcome"], record["attempts"]) == ("cancelled", 1)
+        assert (record["outcome"], record["attempts"], record["usage"]["source"]) == ("cancelled", 1, "engine")
 
 
 LATE, HALTING = {"fault": "stall:0.4@headers"}, {"fault": "stall:0.4@3"}
@@ -366,6 +366,61 @@ def test_a_round_with_a_longer_prompt_may_take_longer(service: Web, stream: bool
     with Stack(config={**tools(service), "deadlines": deadlines}) as stack:
         message = post(stack, asked(*rounds, words=f"See {page} please."), stream=stream)
         assert message["content"][-1]["text"] == "It is so."
+
+
+SEARCHING, ANSWERING = {"tool_calls": [call("web_search", query="a")]}, {"text": "word " * 60}
+
+
+def first_round(stack: Stack) -> dict[str, Any]:
+    """The usage of a request that failed in its second round before a worker produced anything."""
+    stack.sim.fault("status:500", count=1, skip=1, path="/v1/chat/completions")
+    httpx.post(stack.url + "/v1/messages", json=asked(SEARCHING, ANSWERING), timeout=30)
+    usage = stack.record()["usage"]
+    assert usage["source"] == "engine"
+    assert usage["output"] > 0
+    return dict(usage)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("end", "fault"), [("left", "stall:9@20"), ("left", "stall:9@before"), ("late", "stall:9@20"), ("died", "reset@20")]
+)
+def test_a_round_that_does_not_end_is_charged_as_a_request(service: Web, stream: bool, end: str, fault: str) -> None:
+    config = {**tools(service), "retry": {"attempts": 1}, "breaker": {"failures": 100}}
+    if end == "late":
+        config["deadlines"] = {"total_s": 1.5}
+    with Stack(config=config) as stack:
+        first = first_round(stack)
+        body = asked(SEARCHING, {**ANSWERING, "fault": fault}, stream=stream)
+        if end == "left":
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.post(stack.url + "/v1/messages", json=body, timeout=1.5)
+        else:
+            httpx.post(stack.url + "/v1/messages", json=body, timeout=30)
+        record = stack.record()
+    usage, produced = record["usage"], record["usage"]["output"] - first["output"]
+    assert (record["outcome"], record["attempts"]) == ("cancelled" if end == "left" else "failed", 2)
+    if end == "died" and not stream:
+        assert (usage["source"], produced) == ("engine", 0)
+        assert usage["input"] < 1.5 * first["input"]
+        return
+    assert usage["source"] == "estimated"
+    assert usage["input"] >= 2 * first["input"], "the second prompt begins with the first one"
+    if stream:
+        assert produced == (0 if "before" in fault else 20)
+    else:
+        assert produced == 200 - first["output"], "what a worker can have produced until then is more"
+
+
+@pytest.mark.parametrize("without", [1, 2])
+def test_a_round_without_a_report_is_estimated(stack: Stack, without: int) -> None:
+    first = first_round(stack)
+    rounds = [{**one, "fault": "no-usage" * (number == without)} for number, one in ((1, SEARCHING), (2, ANSWERING))]
+    post(stack, asked(*rounds), stream=True)
+    usage = stack.record()["usage"]
+    assert usage["source"] == "estimated"
+    assert usage["output"] >= 60 + first["output"] * (without == 2)
+    assert usage["input"] >= 2 * first["input"], "the second prompt begins with the first one"
 
 
 def test_tokens_of_all_rounds_count_on_the_clients_bound(stack: Stack) -> None:
