@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gateway.config.faults import Faults, Path
+from gateway.config.model import Config
+from gateway.config.routing import Queue
 from gateway.config.rules import Facts
 from gateway.config.section import Section
 
@@ -32,6 +34,7 @@ _FALLBACK = _Rule("fallback", ((),), ("fallback_on",), "without fallback")
 _SPLIT = _Rule("split", ((),), ("split_by",), "without split")
 _LIMIT = _Rule("kind", ("concurrency",), ("burst", "per_s"), "on requests in flight, which have no window")
 _EXACT = _Rule("kind", ("requests", "concurrency", "audio_seconds"), ("reserve",), "unless kind is tokens")
+_RETRY = _Rule("attempts", (1,), ("budget", "min_per_second"), "with one of attempts: there are no retries")
 
 
 def ineffective(facts: Facts) -> Faults:
@@ -46,12 +49,38 @@ def ineffective(facts: Facts) -> Faults:
         yield from _without_effect(("models", name), model, _SPLIT)
         if model.discover is not None and model.discover.redis:  # a `discover` with neither is a fault itself
             yield from _without_effect(("models", name, "discover"), model.discover, _DISCOVER)
+    if all(model.hedge_s is None for model in config.models.values()):  # a second worker is paid for as a retry
+        yield from _without_effect(("retry",), config.retry, _RETRY)
+    yield from _counted_in_memory(facts)
+    yield from _learnt_from_nothing(config)
+
+
+def _counted_in_memory(facts: Facts) -> Faults:
+    config = facts.config
+    if config.redis is not None and config.limiter.store != "memory":
+        return
+    why = "without a section redis" if config.redis is None else "as limiter.store is memory"
+    for path, bound in facts.bounds():
+        yield from _written(path, bound, ("on_redis_failure",), why)
+    yield from _written(("limiter",), config.limiter, ("replicas", "partition_by"), why)
+
+
+def _learnt_from_nothing(config: Config) -> Faults:
+    if config.routing.scrape_s:
+        return
+    queues: list[tuple[Path, Queue | None]] = [(("queue",), config.queue)]
+    queues += [(("models", name, "queue"), model.queue) for name, model in config.models.items()]
+    for path, queue in queues:
+        yield from _written(path, queue, ("learn_capacity",), "with routing.scrape_s 0: engines are not asked")
 
 
 def _without_effect(at: Path, section: Section | None, rule: _Rule) -> Faults:
-    if section is None or getattr(section, rule.by) not in rule.off:
-        return
-    for name in rule.names:
+    if section is not None and getattr(section, rule.by) in rule.off:
+        yield from _written(at, section, rule.names, rule.why)
+
+
+def _written(at: Path, section: Section | None, names: tuple[str, ...], why: str) -> Faults:
+    for name in names if section is not None else ():
         value = getattr(section, name)
         if name in section.model_fields_set and value is not None and value is not False:  # those ask for nothing
-            yield (*at, name), f"has no effect {rule.why}"
+            yield (*at, name), f"has no effect {why}"

@@ -26,7 +26,12 @@ def faults(folder: Path, text: str, **environ: str) -> list[str]:
     [
         "redis: {addresses: [a:1, b:1], mode: sentinel, sentinel_name: x, sentinel_auth: true}",
         "redis: {url: redis://a, sentinel_auth: false}",
-        "limiter: {partitions: 2, partition_by: key}",
+        "redis: {url: redis://a}\nlimiter: {partitions: 2, partition_by: key, replicas: 4}",
+        "redis: {url: redis://a}\nlimits: [{name: a, kind: requests, limit: 1, on_redis_failure: closed}]",
+        "queue: {learn_capacity: true}",
+        "queue: {learn_capacity: false}\nrouting: {scrape_s: 0}",
+        "retry: {attempts: 1}",
+        "retry: {attempts: 2, budget: 0.1}",
         "store: {where: memory, ttl_s: 60, max_bytes: 1MiB}",
         "redis: {url: redis://a}\naccounting: {redis_stream: a, max_length: 1000}",
         "cors: {origins: [https://a.example], headers: [x-a], max_age: 0}",
