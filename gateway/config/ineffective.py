@@ -62,7 +62,9 @@ def _counted_in_memory(facts: Facts) -> Faults:
     why = "without a section redis" if config.redis is None else "as limiter.store is memory"
     for path, bound in facts.bounds():
         yield from _written(path, bound, ("on_redis_failure",), why)
-    yield from _written(("limiter",), config.limiter, ("replicas", "partition_by"), why)
+    # One gateway is all that the chart assumes then.
+    names = ("replicas", "partition_by") if config.limiter.replicas > 1 else ("partition_by",)
+    yield from _written(("limiter",), config.limiter, names, why)
 
 
 def _learnt_from_nothing(config: Config) -> Faults:

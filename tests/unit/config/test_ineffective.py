@@ -28,6 +28,7 @@ def faults(folder: Path, text: str, **environ: str) -> list[str]:
         "redis: {url: redis://a, sentinel_auth: false}",
         "redis: {url: redis://a}\nlimiter: {partitions: 2, partition_by: key, replicas: 4}",
         "redis: {url: redis://a}\nlimits: [{name: a, kind: requests, limit: 1, on_redis_failure: closed}]",
+        "redis: {url: redis://a}\nlimiter: {store: memory, replicas: 1}",
         "queue: {learn_capacity: true}",
         "queue: {learn_capacity: false}\nrouting: {scrape_s: 0}",
         "retry: {attempts: 1}",
