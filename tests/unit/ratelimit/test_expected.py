@@ -80,7 +80,7 @@ async def test_only_finished_requests_are_learnt_of(make: Make) -> None:
 
 async def test_a_reply_from_the_cache_teaches_nothing(make: Make) -> None:
     limiter = await make(expected(10**9))
-    hit = {"id": "r", "dialect": "d", "key": "ann", "model": "m", "cache": "hit", "usage": NOTHING}
+    hit: dict[str, Any] = {"id": "r", "dialect": "d", "key": "ann", "model": "m", "cache": "hit", "usage": NOTHING}
     for _ in range(12):
         (await limiter.reserve(ANN, AGENT)).settle(RequestRecord(**hit))
     assert (await limiter.reserve(ANN, AGENT)).charged == [PROMPT + CAP]
