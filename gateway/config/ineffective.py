@@ -82,7 +82,9 @@ def _without_effect(at: Path, section: Section | None, rule: _Rule) -> Faults:
 
 
 def _written(at: Path, section: Section | None, names: tuple[str, ...], why: str) -> Faults:
-    for name in names if section is not None else ():
+    if section is None:
+        return
+    for name in names:
         value = getattr(section, name)
         if name in section.model_fields_set and value is not None and value is not False:  # those ask for nothing
             yield (*at, name), f"has no effect {why}"

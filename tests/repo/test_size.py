@@ -16,7 +16,7 @@ LINES = {
     "gateway/auth": 2_529,
     "gateway/backends": 1890,
     "gateway/cli": 5_126,
-    "gateway/config": 5_033,
+    "gateway/config": 5_035,
     "gateway/core": 4_111,
     "gateway/dialects": 10_630,
     "gateway/features": 13_513,

@@ -126,7 +126,8 @@ def test_what_is_wrong_is_told(hearing: tuple[Stack, Worker], body: bytes, statu
 def test_what_is_not_a_number_is_refused_by_its_name(hearing: tuple[Stack, Worker], name: str) -> None:
     stack, _ = hearing
     for value in ("[" * 1200, "1e400", '"\\ud800"', "9" * 5000):
-        got = send(stack, sound(**{name: value}))
+        members: dict[str, Any] = {name: value}
+        got = send(stack, sound(**members))
         assert (*told(got), got.json()["error"]["param"]) == (400, "invalid_value", name), value[:10]
 
 
