@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from http.server import BaseHTTPRequestHandler
+from typing import Any
 
 import httpx
 import pytest
