@@ -15,7 +15,7 @@ from gateway.wire.codings import Decoder
 from tests.laws.conformance.cases import DIALECTS
 from tests.support.clients import MEDIA, WAYS, Way
 from tests.support.coding import CODED, post
-from tests.support.harness import Stack
+from tests.support.harness import Stack, until
 from tests.support.sampled import of_dialect, sampled
 from tests.unit.app.media import TRANSCRIBE, TYPE, Worker, sound
 
@@ -72,7 +72,7 @@ def test_a_large_text_is_expanded_in_threads_and_forgotten(stack: Stack, name: s
     assert reply.status_code == 200, reply.text
     assert asked(stack)[-1]["messages"][0]["content"] == words
     stack.record()
-    assert stack.gateway.deployment.runtime.body_budget.reserved == 0
+    until(lambda: stack.gateway.deployment.runtime.body_budget.reserved == 0)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_what_is_wrong_with_a_body_is_told(stack: Stack, body: bytes | int, stat
     reply = post(stack, CHAT, body if isinstance(body, bytes) else gzip.compress(b" " * body), "gzip")
     assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
     stack.record()
-    assert stack.gateway.deployment.runtime.body_budget.reserved == 0
+    until(lambda: stack.gateway.deployment.runtime.body_budget.reserved == 0)
 
 
 def lines(count: int) -> bytes:
@@ -156,7 +156,7 @@ def test_uploads_alike(hearing: tuple[Stack, Worker], name: str) -> None:
     assert "content-encoding" not in worker.asked[-1].headers
     stack.record()
     runtime = stack.gateway.deployment.runtime
-    assert runtime.body_budget.reserved == runtime.budgets.uploads.reserved == 0
+    until(lambda: runtime.body_budget.reserved == runtime.budgets.uploads.reserved == 0)
 
 
 def test_wrong_uploads_alike(hearing: tuple[Stack, Worker]) -> None:
@@ -173,4 +173,4 @@ def test_wrong_uploads_alike(hearing: tuple[Stack, Worker]) -> None:
         assert code in (None, reply.json()["error"]["code"])
         assert ("accept-encoding" in reply.headers) == (status == 415)
     assert len(worker.asked) == before
-    assert stack.gateway.deployment.runtime.budgets.uploads.reserved == 0
+    until(lambda: stack.gateway.deployment.runtime.budgets.uploads.reserved == 0)

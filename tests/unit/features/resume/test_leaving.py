@@ -159,7 +159,7 @@ def test_it_ends_in_the_gap(wrap: Callable[[Any], Any], end: str) -> None:
         stack.run(ending())
         stack.run(other.ledger.wait(aborted=1))
         record = stack.record()
-        assert stack.gateway.deployment.runtime.budgets.continuations.reserved == 0
+        until(lambda: stack.gateway.deployment.runtime.budgets.continuations.reserved == 0)
         if end == "client":
             assert (record["outcome"], record["phase"]) == ("cancelled", "streaming")
         else:
