@@ -19,7 +19,7 @@ LINES = {
     "gateway/config": 5_035,
     "gateway/core": 4_111,
     "gateway/dialects": 10_630,
-    "gateway/features": 13_513,
+    "gateway/features": 13_523,
     "gateway/fleet": 6_447,
     "gateway/kernel": 3_522,
     "gateway/native": 514,

@@ -33,6 +33,8 @@ _MOST_OWN_BYTES = _MOST_UNWRITTEN_BYTES // 4
 _SHARE = 16
 # So many texts are asked for in one call to Redis.
 _AT_ONCE = 16
+# Another gateway ends a reply before Redis has taken it: what is missing is looked up once more after so long.
+_WRITTEN_S = 0.1
 
 
 class Stored(Feature):
@@ -163,13 +165,21 @@ class RedisResponseStore:
     async def _each(self, command: str, owners: Sequence[str], names: list[str]) -> list[Any]:
         """The answer of the command for each name: for the first owner for whom there is one."""
         # A task of its own: a request's first steps run outside of any, and time-outs need one.
-        keys = [self._key(owner, name) for owner in owners for name in names]
-        found = await asyncio.get_running_loop().create_task(self._asked(command, keys))
-        return [next(filter(None, found[at :: len(names)]), found[at]) for at in range(len(names))]
+        return await asyncio.get_running_loop().create_task(self._looked_up(command, owners, names))
 
-    async def _asked(self, command: str, keys: list[str]) -> list[Any]:
+    async def _looked_up(self, command: str, owners: Sequence[str], names: list[str]) -> list[Any]:
         if self._writes:  # one of them may be what is meant
             await asyncio.wait(self._writes)
+        found = await self._asked(command, owners, names)
+        missing = [name for name, answer in zip(names, found, strict=True) if not answer]
+        if not missing or command == "delete":
+            return found
+        await asyncio.sleep(_WRITTEN_S)
+        later = dict(zip(missing, await self._asked(command, owners, missing), strict=True))
+        return [answer or later[name] for name, answer in zip(names, found, strict=True)]
+
+    async def _asked(self, command: str, owners: Sequence[str], names: list[str]) -> list[Any]:
+        keys = [self._key(owner, name) for owner in owners for name in names]
         found: list[Any] = []
         try:
             async with asyncio.timeout(self._call_s):
@@ -178,10 +188,10 @@ class RedisResponseStore:
                     for key in keys[begin : begin + _AT_ONCE]:
                         getattr(pipeline, command)(key)
                     found += await pipeline.execute()
-                return found
         except Exception as error:  # whatever the server or the network does
             message = "what is stored cannot be reached now"
             raise GatewayError(Kind.OVERLOADED, message, code="store_unavailable", retry_after=1.0) from error
+        return [next(filter(None, found[at :: len(names)]), found[at]) for at in range(len(names))]
 
     def put(self, owner: str, texts: Mapping[str, bytes]) -> None:
         size = sum(map(len, texts.values()))

@@ -96,10 +96,15 @@ def test_places_are_shared_and_come_back(beside: Beside) -> None:
         until(partial(admitted, caller, one))
 
 
+def stored(caller: Caller, serving: Serving, name: str) -> bool:
+    return caller.ask(serving, f"/responses/{name}").status_code == 200
+
+
 def test_responses_of_a_team_belong_to_both(beside: Beside) -> None:
     caller = beside.caller("keeper")
     for first, second in ((beside.old, beside.new), (beside.new, beside.old)):
         made = caller.respond(first).json()["id"]
+        until(partial(stored, caller, second, made))  # Redis has it a moment after the client
         assert caller.respond(second, previous_response_id=made).status_code == 200
         assert caller.ask(second, f"/responses/{made}").json()["id"] == made
         assert caller.ask(second, f"/responses/{made}", method="DELETE").status_code == 200

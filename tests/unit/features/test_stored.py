@@ -176,6 +176,35 @@ class Slow:
         await self.taking.wait()
 
 
+class Late:
+    """A server that has the text from the second look on: another gateway was about to write it."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def pipeline(self, transaction: bool) -> Any:
+        return self
+
+    def get(self, key: str) -> None:
+        pass
+
+    async def execute(self) -> list[bytes | None]:
+        self.looks += 1
+        return [b"1" if self.looks > 1 else None]
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_what_another_gateway_is_about_to_write_is_looked_up_again() -> None:
+    late, failures = Late(), list[str]()
+    response_store = RedisResponseStore(10, late, failures.append)
+    assert await response_store.get(["a"], ["x"]) == {"x": b"1"}
+    assert await response_store.get(["a"], ["x"]) == {"x": b"1"}
+    assert (late.looks, failures) == (3, [])
+    await response_store.close()
+
+
 async def test_a_backlog_is_bounded() -> None:
     failures: list[str] = []
     slow = Slow()
