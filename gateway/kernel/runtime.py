@@ -72,7 +72,7 @@ class Budgets(Struct, frozen=True):
 
 
 class Callers(NamedTuple):
-    """Says who calls, and what for, by the keys as they are now.
+    """Identifies callers, and what they may use, by the keys as they are now.
 
     identify  (request headers, dialect's name, ASGI scope) -> who is calling. Without a scope no network is a key's
     confirm   (caller, request headers, dialect's name) -> the caller as it is now; raises GatewayError if it may not

@@ -67,7 +67,7 @@ def test_environment_overrides_the_file(tmp_path: Path) -> None:
     assert config.dialect("openai").prefixes == ("/v9",)
 
 
-def test_an_address_in_brackets_is_no_json(tmp_path: Path) -> None:
+def test_an_address_in_brackets_is_not_json(tmp_path: Path) -> None:
     config = read(
         tmp_path,
         SMALL + "    discover: {dns: 'w:1'}\n",
